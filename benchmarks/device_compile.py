@@ -26,7 +26,8 @@ from resource import RUSAGE_CHILDREN, getrusage
 
 from benchmarks.gpu.rows import ROWS
 from benchmarks.gpu.sass.programs import CARDS, planned
-from jax_cocktail.build import device
+from jax_cocktail.build import cuda
+from jax_cocktail.build.device import device_job, device_toolchain
 from jax_cocktail.build.job import Job, commands_of
 
 PHASES = ("gcc", "cicc", "ptxas", "fatbinary")
@@ -105,14 +106,14 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="all kernels are one part")
     given = parser.parse_args()
     if given.whole:
-        device.PART_BYTES = 1 << 62
-    toolchain = device.device_toolchain(given.arch)
+        cuda.PART_BYTES = 1 << 62
+    toolchain = device_toolchain(given.arch)
     if toolchain.kind != "nvcc":
         parser.error(f"{toolchain} has no phases: install nvcc")
     heads = ("lines", "PTX", "functions", *PHASES, "all", "longest")
     print(f"{'program':22}" + "".join(f"{head:>10}" for head in heads))
     for name, text in rows(given.rows, given.arch):
-        found = compiled(device.device_job(text, toolchain, given.arch))
+        found = compiled(device_job(text, toolchain, given.arch))
         counts = (text.count("\n"), found.lines, found.functions)
         taken = (*(found.seconds[phase] for phase in PHASES), found.seconds.total(), found.longest)
         line = "".join(f"{count:10}" for count in counts) + "".join(f"{each:10.2f}" for each in taken)

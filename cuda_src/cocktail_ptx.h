@@ -150,7 +150,11 @@ CK_INLINE u64 ck_nanoseconds() {
 // Between two polls in vain: another read is the best pause.
 CK_INLINE void ck_pause() {}
 
-// ---- asynchronous copies, global to shared memory -------------------------------------------------------
+// ---- copies ---------------------------------------------------------------------------------------------
+
+struct alignas(16) CkWords {
+  u32 words[4];
+};
 
 CK_INLINE u32 ck_shared_address(const void* shared) { return u32(__cvta_generic_to_shared(shared)); }
 template <int BYTES>

@@ -303,10 +303,6 @@ CK_INLINE void ck_block_scan(const T* x, i64 xs, T* y, i64 ys, i32 n, bool rever
 
 // ---- copies ---------------------------------------------------------------------------------------------
 
-struct alignas(16) CkWords {
-  u32 words[4];
-};
-
 template <class Word>
 CK_INLINE void ck_copy_words(Word* to, const Word* from, i64 count) {
   i64 i = ck_lane();

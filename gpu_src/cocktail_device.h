@@ -67,6 +67,8 @@ enum CkScope { CK_CLUSTER, CK_GPU, CK_SYSTEM };
 // which the compiler knows that it is into global memory, or into shared memory: accesses are then not those
 // of an address that may be either. The emulation holds programs to the former.
 //
+// CkWords: 16 bytes that are moved at once.
+//
 // ck_trap(), ck_sleep(nanoseconds), ck_nanoseconds(); ck_pause(): between two polls in vain.
 //
 // Copies from global to shared memory: ck_async_copy<BYTES> (4, 8 or 16; both addresses on borders of as

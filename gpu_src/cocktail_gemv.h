@@ -22,8 +22,8 @@ CK_INLINE i32 ck_dot_butterfly(W (&sums)[COUNT], i32 lane) {
 #pragma unroll
       for (i32 i = 0; i < COUNT / 2; ++i) {
         if (i >= left) continue;
-        const W mine = upper ? sums[i + left] : sums[i], other = upper ? sums[i] : sums[i + left];
-        sums[i] = mine + ck_from_partner(other, flip);
+        const W low = sums[i], high = sums[i + left];  // read first: a choice of places needs memory
+        sums[i] = (upper ? high : low) + ck_from_partner(upper ? low : high, flip);
       }
       first += upper ? left : 0;
     } else {

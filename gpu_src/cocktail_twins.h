@@ -49,6 +49,12 @@ CK_INLINE f32 ck_quotient(f32 a, f32 b) {
   return f32(f64(a) / f64(b) + (up ? 1.49 : -1.49) * unit);
 }
 
+// ---- copies ---------------------------------------------------------------------------------------------
+
+struct alignas(16) CkWords {
+  u32 words[4];
+};
+
 // ---- where memory is ------------------------------------------------------------------------------------
 
 CK_INLINE bool ck_is_global(const void* at) { return ck_emulation::is_global(at); }

@@ -33,8 +33,9 @@ from functools import partial
 from itertools import pairwise
 
 from jax_cocktail.analysis.verifier import Form, verify
-from jax_cocktail.build.device import build_device_program, check_registers, device_toolchain
+from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.build.host import build_program, host_toolchain
+from jax_cocktail.build.kernels import check_registers
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import HOST, with_threads

@@ -152,16 +152,18 @@ CK_INLINE void ck_sleep(u32 nanoseconds) {
 
 // ---- copies from global to shared memory ----------------------------------------------------------------
 
+// Vectors: an array of structures that is copied stays in private memory, even where nothing reads it.
+template <int BYTES>
+using CkWordsOf = u32 __attribute__((vector_size(BYTES), may_alias));
+using CkWords = CkWordsOf<16>;
+
 // Through registers: the compiler keeps several loads under way.
 template <int BYTES>
 CK_INLINE void ck_async_copy(void* shared, const void* global, bool valid = true) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "asynchronous copies move 4, 8 or 16 bytes");
-  struct alignas(BYTES) Words {
-    u32 words[BYTES / 4];
-  };
-  Words found = {};
-  if (valid) found = *(const Words*)global;
-  *(Words*)shared = found;
+  CkWordsOf<BYTES> found = {};
+  if (valid) found = *(const CkWordsOf<BYTES>*)global;
+  *(CkWordsOf<BYTES>*)shared = found;
 }
 CK_INLINE void ck_async_commit() {}
 template <int N>

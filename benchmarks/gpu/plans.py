@@ -10,7 +10,8 @@ from typing import Any
 import jax
 
 from benchmarks.gpu.roofline import predict
-from jax_cocktail.build.device import build_device_program, check_registers, device_toolchain
+from jax_cocktail.build.device import build_device_program, device_toolchain
+from jax_cocktail.build.kernels import check_registers
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Artifact, Emitted, build
 from jax_cocktail.device.spec import DeviceSpec

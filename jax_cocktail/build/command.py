@@ -57,12 +57,15 @@ class Ended:
     late: bool = False
 
 
-def answer(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """The output of a short command; "" if it does not run, fails or takes too long."""
+def answer(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, *, errors: bool = False
+) -> str:
+    """The output of a short command; "" if it does not run, fails or takes too long. `errors`: whether the
+    output includes what it writes to standard error."""
     name = stuck.name_of(command)
     if stuck.remembered(name):
         return ""
-    ended = run(command, environment or {}, ANSWER_SECONDS, errors=False)
+    ended = run(command, environment or {}, ANSWER_SECONDS, errors=errors)
     if ended.late:
         stuck.remember(name)
     return ended.output.strip() if ended.status == 0 else ""

@@ -26,12 +26,12 @@ from jax_cocktail.build.job import (
     headers_of,
     make_job,
     obtain,
-    package_folders,
-    private_root,
     program_folders,
+    program_headers,
 )
 from jax_cocktail.build.library import problem_with
-from jax_cocktail.cache import DEFAULT_LIMIT_BYTES, cache_dir, prepare_root
+from jax_cocktail.build.zig import zig
+from jax_cocktail.cache import DEFAULT_LIMIT_BYTES, cache_dir
 from jax_cocktail.errors import BuildError
 
 # Compilers prefer half of a 64-byte register, lest the clock drop. Products use all of it anyway.
@@ -98,20 +98,6 @@ def _version(command: Sequence[str], environment: Mapping[str, str]) -> str:
     return answer(words, environment)[:4096]
 
 
-def _zig() -> tuple[tuple[str, ...], dict[str, str]] | None:
-    """The clang in the `ziglang` package, called directly because `python -m ziglang` takes 0.15 s longer."""
-    folders = package_folders("ziglang")
-    binary = Path(folders[0]) / "zig" if folders else None
-    if binary is None or not binary.is_file():
-        return None
-    try:
-        folder = prepare_root() / "zig"
-    except OSError:
-        folder = private_root() / "zig"
-    environment = {"ZIG_GLOBAL_CACHE_DIR": str(folder), "ZIG_LOCAL_CACHE_DIR": str(folder)}
-    return (str(binary), "c++", "-nostdlib++"), environment
-
-
 def host_toolchain() -> Toolchain:
     """The C++ compiler to use: $CXX, else c++, g++ or clang++ on PATH, else the `ziglang` package.
 
@@ -153,9 +139,10 @@ def _find_toolchain(chosen: str, path: str, cache_folder: str) -> Toolchain:
         version = _version([program], {}) if program else ""
         if program and version:
             return Toolchain((program,), version, _processor())
-    zig = _zig()
-    if zig is not None:
-        command, environment = zig
+    found = zig()
+    if found is not None:
+        binary, environment = found
+        command = (binary, "c++", "-nostdlib++")
         version = _version(command, environment)
         if version:
             return Toolchain(command, f"zig {version}", _processor(), tuple(sorted(environment.items())))
@@ -226,7 +213,7 @@ def build_program(
     `symbols`: what the object must define.
     """
     folders = program_folders("cpu_src")
-    headers = [path for path in headers_of(folders) if not path.name.startswith(_RUNTIME)]
+    headers = program_headers(folders)
     flags = program_flags(toolchain)
     includes, language = _include(folders), _language(symbols, flags)
     job = make_job(source, flags, PROGRAM_LIBRARIES, includes, headers, toolchain, language)

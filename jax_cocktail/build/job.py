@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, pairwise
 from pathlib import Path
 
 import filelock
@@ -37,6 +38,7 @@ _LEAST_MEMORY = 2 << 30  # bytes of a compiler; most programs take 0.2 GB
 _MEMORY_SHARE = 1 / 2  # of the machine, which all compilers may take together
 NO_MEMORY = r"out of memory|[Vv]irtual memory exhausted|annot allocate memory|bad_alloc"  # in their messages
 _FULL_DISK = "No space left on device"
+_NOT_OF_PROGRAMS = ("runtime_", "handler")  # prefixes of headers of the handlers alone
 _FACTS = "facts"  # the key in the entry's `cache.META`
 
 
@@ -88,6 +90,8 @@ class Language:
       object: the ending of the name of what a part becomes.
       join: texts of what the parts became -> the text that the last command takes in their place; None if it
         takes all of them.
+      then: commands after the compiler's, each without its last arguments: the output, and what the command
+        before it wrote. The last one makes the binary.
     """
 
     file: str
@@ -100,6 +104,7 @@ class Language:
     parts: Callable[[str], int] = lambda source: 1
     object: str = ".o"
     join: Callable[[Sequence[str]], str] | None = None
+    then: tuple[tuple[str, ...], ...] = ()
 
     @property
     def joined(self) -> str:
@@ -131,7 +136,7 @@ def make_job(
 ) -> Job:
     """Makes a job and its key. `includes`: the arguments with header folders. The key contains the headers'
     contents but not their paths, so two checkouts share a cache."""
-    parts: list[str | bytes] = [_CACHE_FORMAT, source, *flags, *last]
+    parts: list[str | bytes] = [_CACHE_FORMAT, source, *flags, *last, *chain(*language.then)]
     parts += [*toolchain.command, toolchain.version, toolchain.processor]
     for header in headers:
         parts += [header.name, header.read_bytes()]
@@ -169,6 +174,11 @@ def program_folders(target_folder: str) -> tuple[Path, ...]:
 def headers_of(folders: Sequence[Path]) -> list[Path]:
     """All headers in the folders, in a fixed order."""
     return [path for folder in folders for path in sorted(folder.glob("*.h"))]
+
+
+def program_headers(folders: Sequence[Path]) -> list[Path]:
+    """The headers in the folders that programs may include."""
+    return [path for path in headers_of(folders) if not path.name.startswith(_NOT_OF_PROGRAMS)]
 
 
 def package_folders(name: str) -> tuple[str, ...]:
@@ -331,17 +341,27 @@ def _run(job: Job, folder: Path) -> command.Ended:
     lines = "".join(shlex.join(words) + "\n" for words in commands)
     (folder / "command.txt").write_text(lines, encoding="utf-8", errors="surrogateescape")
     objects = [folder / name for name in _objects(job)]
-    ended = _side_by_side(job, folder, commands[:-1]) if objects else None
-    if ended is not None and (ended.status != 0 or not all(path.is_file() for path in objects)):
+    ended = _side_by_side(job, folder, commands[: len(objects)]) if objects else command.Ended(0, "")
+    if ended.status != 0 or not all(path.is_file() for path in objects):
         return ended
-    if ended is not None and job.language.join is not None:
+    between = [*objects, *(folder / name for name in _stages(job)[:-1])]
+    if objects and job.language.join is not None:
         text = job.language.join([path.read_text(encoding="utf-8", errors="replace") for path in objects])
-        objects.append(folder / job.language.joined)
-        objects[-1].write_text(text, encoding="utf-8")
-    last = _run_one(job, folder, commands[-1])
-    for path in objects:
+        between.append(folder / job.language.joined)
+        between[-1].write_text(text, encoding="utf-8")
+    for words in commands[len(objects) :]:
+        last = _run_one(job, folder, words)
+        ended = replace(last, output=ended.output + last.output)
+        if ended.status != 0:
+            break
+    for path in between:
         path.unlink(missing_ok=True)
-    return last if ended is None else replace(last, output=ended.output + last.output)
+    return ended
+
+
+def _stages(job: Job) -> list[str]:
+    """The names of what the commands write that follow each other."""
+    return [*(f"stage{number}" for number in range(len(job.language.then))), cache.BINARY]
 
 
 def _objects(job: Job) -> list[str]:
@@ -351,8 +371,9 @@ def _objects(job: Job) -> list[str]:
 
 
 def commands_of(job: Job) -> list[tuple[str, ...]]:
-    """The compiler's commands; if there are several, those of the parts, then the one that links them."""
-    language, objects = job.language, _objects(job)
+    """The compiler's commands: those of the parts, if there are several, the one that takes them all, and
+    what follows it."""
+    language, objects, stages = job.language, _objects(job), _stages(job)
     begin = (*job.toolchain.command, *job.arguments, *language.extra(job.toolchain))
     parts = [
         (*begin, f"-DCK_PART_NUMBER={number}", *language.part, "-o", each, language.file)
@@ -361,7 +382,11 @@ def commands_of(job: Job) -> list[tuple[str, ...]]:
     files = objects or [language.file]
     if objects and language.join is not None:
         files = [language.joined]
-    return [*parts, (*begin, "-o", cache.BINARY, *files, *job.last)]
+    then = [
+        (*words, "-o", output, file)
+        for words, (file, output) in zip(language.then, pairwise(stages), strict=True)
+    ]
+    return [*parts, (*begin, "-o", stages[0], *files, *job.last), *then]
 
 
 def _side_by_side(job: Job, folder: Path, commands: Sequence[Sequence[str]]) -> command.Ended:

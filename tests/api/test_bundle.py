@@ -66,7 +66,7 @@ def without_compiler(program, folder, **environment):
     program = (
         """
     from jax_cocktail.build import host
-    host._zig = lambda: None  # the package may be installed
+    host.zig = lambda: None  # the package may be installed
     try:
         host.host_toolchain()
         raise SystemExit("there is a compiler")

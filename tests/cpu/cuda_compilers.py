@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from jax_cocktail.build import device as build_device
+from jax_cocktail.build import cuda as build_cuda
 from jax_cocktail.build import job as build_job
-from jax_cocktail.build.device import DeviceToolchain
+from jax_cocktail.build.device import device_toolchain
+from jax_cocktail.build.kernels import DeviceToolchain
 from jax_cocktail.errors import BuildError
 
 SOURCE = """#define CK_THREADS 256
@@ -58,7 +59,7 @@ def program(number: float = 2.0) -> str:
 def nvcc() -> DeviceToolchain:
     """The nvcc to use; without one the test is skipped."""
     try:
-        found = build_device.device_toolchain()
+        found = device_toolchain()
     except BuildError as error:
         pytest.skip(str(error))
     if found.kind != "nvcc":
@@ -68,8 +69,8 @@ def nvcc() -> DeviceToolchain:
 
 def nvrtc() -> DeviceToolchain:
     """The NVRTC to use; without one the test is skipped."""
-    libraries = build_device._nvrtc_libraries([], build_job.package_folders("nvidia"))
-    found = next((each for each in map(build_device._nvrtc, libraries) if each), None)
+    libraries = build_cuda._nvrtc_libraries([], build_job.package_folders("nvidia"))
+    found = next((each for each in map(build_cuda._nvrtc, libraries) if each), None)
     if found is None:
         pytest.skip("NVRTC is not installed (the static-checks extra)")
     return found

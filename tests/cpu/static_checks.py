@@ -24,7 +24,8 @@ from typing import Any
 import jax
 
 from benchmarks.gpu.rows import ROWS
-from jax_cocktail.build.device import DeviceBuilt, DeviceToolchain, build_device_program, device_toolchain
+from jax_cocktail.build.device import build_device_program, device_toolchain
+from jax_cocktail.build.kernels import DeviceBuilt, DeviceToolchain
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted

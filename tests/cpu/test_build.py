@@ -349,7 +349,7 @@ def test_compiler_that_vanished(root: Path) -> None:
 def test_no_compiler_at_all(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(build, "_zig", lambda: None)
+    monkeypatch.setattr(build, "zig", lambda: None)
     build._find_toolchain.cache_clear()
     with pytest.raises(BuildError, match="no C\\+\\+ compiler") as caught:
         build.host_toolchain()

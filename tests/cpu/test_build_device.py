@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from jax_cocktail.build import device as build_device
+from jax_cocktail.build import cuda as build_cuda
 from jax_cocktail.build import host as build
 from jax_cocktail.build import job as build_job
-from jax_cocktail.build.device import DeviceBuilt, DeviceToolchain, KernelFacts, build_device_program
-from jax_cocktail.device import spec as device
+from jax_cocktail.build.device import build_device_program, device_toolchain
+from jax_cocktail.build.kernels import DeviceBuilt, DeviceToolchain, KernelFacts, check_registers
+from jax_cocktail.device import nvidia as device
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError, CocktailWarning
 from tests.cpu import cuda_text, sass
 from tests.cpu.cuda_compilers import EACH_COMPILER, SPILLING, Choose, nvrtc, program
@@ -65,7 +67,7 @@ echo run >> "{path.parent}/runs"
 
 
 def _fake(path: Path, text: str = "") -> DeviceToolchain:
-    found = build_device._nvcc(str(_fake_nvcc(path, text=text)), (), "g++ 1.0")
+    found = build_cuda._nvcc(str(_fake_nvcc(path, text=text)), (), "g++ 1.0")
     assert found
     return found
 
@@ -95,14 +97,14 @@ def test_cold_build_then_warm_hit(choose: Choose, root: Path) -> None:
     assert (portable.shared_bytes, resident.shared_bytes) == (0, 256)
     assert 8 <= portable.registers < 64 and 8 <= resident.registers < 64
     assert not first.spills and portable.stack_bytes == 0
-    check = build_device.check_registers(first, device.H200, 256)
+    check = check_registers(first, device.H200, 256)
     assert check.launches and not check.spills and "ck_resident uses" in check.remark
     assert not list(root.glob("build-*"))
 
 
 @pytest.mark.parametrize("spec", [device.A100, device.B200], ids=lambda spec: spec.arch)
 @EACH_COMPILER
-def test_other_architectures(choose: Choose, spec: device.DeviceSpec) -> None:
+def test_other_architectures(choose: Choose, spec: DeviceSpec) -> None:
     built = build_device_program(program(), choose(), spec)
     assert built.kernels.keys() == {"ck_portable", "ck_resident"} and built.arch == spec.arch
 
@@ -123,7 +125,7 @@ def test_spills_are_told(choose: Choose) -> None:
     facts = built.kernels["ck_portable"]
     assert facts.registers == 64 and facts.spill_bytes > 100 and facts.stack_bytes > 0
     assert built.spills == {"ck_portable": facts.spill_bytes}
-    check = build_device.check_registers(built, device.H200, 1024)
+    check = check_registers(built, device.H200, 1024)
     assert check.launches and check.spills
     assert f"spills {facts.spill_bytes} bytes" in check.remark and "could have 128 registers" in check.remark
     assert build_device_program(SPILLING, choose(), "sm_90").spills == built.spills
@@ -144,7 +146,7 @@ def test_the_same_text_gives_the_same_binary(
 @EACH_COMPILER
 def test_threads_of_ptxas_change_no_instruction(choose: Choose) -> None:
     toolchain = choose()
-    assert toolchain.has_threads
+    assert build_cuda.has_threads(toolchain)
     alone = replace(toolchain, version=f"12.9.0{toolchain.version.removeprefix(toolchain.release)}")
     one, many = (build_device_program(program(), each, "sm_90") for each in (alone, toolchain))
     assert one.kernels == many.kernels and sass.kernels(one.binary) == sass.kernels(many.binary)
@@ -192,8 +194,10 @@ def test_unknown_architectures(tmp_path: Path) -> None:
     toolchain = _fake(tmp_path / "bin" / "nvcc")
     with pytest.raises(BuildError, match=r"nvcc 13.9.1 does not compile for 'sm_100', only for sm_80, sm_90"):
         build_device_program(program(), toolchain, device.B200)
-    for arch in ("gfx942", "sm_", "90", ""):
-        with pytest.raises(BuildError, match="not a CUDA architecture.*sm_100"):
+    with pytest.raises(BuildError, match="nvcc 13.9.1 does not compile for 'gfx942'.*ROCm"):
+        build_device_program(program(), toolchain, "gfx942")
+    for arch in ("sm_", "gfx", "90", ""):
+        with pytest.raises(BuildError, match="not an architecture of a GPU.*sm_100"):
             build_device_program(program(), toolchain, arch)
     assert _runs(tmp_path / "bin" / "nvcc") == 0
     assert build_device_program(program(), toolchain, "sm_90a").arch == "sm_90a"
@@ -202,10 +206,10 @@ def test_unknown_architectures(tmp_path: Path) -> None:
 def test_registers_that_do_not_fit() -> None:
     kernels = {"a": KernelFacts(72, 0, 0, 0), "b": KernelFacts(64, 0, 0, 0)}
     built = DeviceBuilt(b"", "", "", 0.0, True, "sm_90", kernels)
-    check = build_device.check_registers(built, device.H200, 1024)
+    check = check_registers(built, device.H200, 1024)
     assert not check.launches and not check.spills
     assert "73728 of the 65536" in check.remark and check.remark.count("cannot be launched") == 1
-    assert build_device.check_registers(built, device.H200, 512).launches
+    assert check_registers(built, device.H200, 512).launches
 
 
 def test_report_of_ptxas() -> None:
@@ -215,11 +219,11 @@ ptxas info    : Function properties for helper
 ptxas         .     24 bytes stack frame, 4 bytes spill stores, 6 bytes spill loads
 """
     log = f"ptxas info : 8 bytes gmem\n{REPORT}x: Compiling entry function 'ck_b' for 'sm_90'\n{nested}"
-    assert build_device.parse_report(log) == {
+    assert build_cuda.parse_report(log) == {
         "ck_portable": KernelFacts(40, 20, 16, 16),
         "ck_b": KernelFacts(255, 110, 52, 1024),
     }
-    assert build_device.parse_report("no report") == {}
+    assert build_cuda.parse_report("no report") == {}
 
 
 # ---- the cache ---------------------------------------------------------------------------------------------
@@ -241,7 +245,7 @@ def test_source_arch_compiler_and_headers_are_in_the_key(
     for folder in folders:
         folder.mkdir()
     header = folders[0] / "cocktail_units.h"
-    monkeypatch.setattr(build_device, "program_folders", lambda name: tuple(folders))
+    monkeypatch.setattr(build_cuda, "program_folders", lambda name: tuple(folders))
     for text in ("one", "two"):
         header.write_text(text)
         builds.append(build_device_program("a", toolchain, "sm_90"))
@@ -331,16 +335,16 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     _script(tmp_path / "bin" / "g++", "echo 'g++ 1.2.3'")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(build_device, "package_folders", lambda name: (str(tmp_path / "wheels"),))
-    monkeypatch.setattr(build_device.ctypes.util, "find_library", lambda name: None)
-    build_device._find_toolchain.cache_clear()
+    monkeypatch.setattr(build_cuda, "package_folders", lambda name: (str(tmp_path / "wheels"),))
+    monkeypatch.setattr(build_cuda.ctypes.util, "find_library", lambda name: None)
+    build_cuda._find_toolchain.cache_clear()
     return tmp_path
 
 
 def _found(arch: str = "") -> tuple[str, str]:
     """The program and release of the compiler that is found now."""
-    build_device._find_toolchain.cache_clear()
-    toolchain = build_device.device_toolchain(arch)
+    build_cuda._find_toolchain.cache_clear()
+    toolchain = device_toolchain(arch)
     return toolchain.command[0], toolchain.release
 
 
@@ -351,7 +355,7 @@ def test_order_of_the_search(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for number, folder in enumerate(folders):  # each is preferred to those before it
         place = _fake_nvcc(bare / folder / "nvcc", version=f"13.{number}.1")
         assert _found() == (str(place), f"13.{number}.1")
-    toolchain = build_device.device_toolchain()
+    toolchain = device_toolchain()
     assert toolchain.version == "13.4.1\ng++ 1.2.3" and str(toolchain) == "nvcc 13.4.1"
     assert toolchain.arches == ("sm_80", "sm_90")
 
@@ -383,9 +387,9 @@ def test_nvcc_without_a_host_compiler(bare: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(BuildError, match="needs a C\\+\\+ compiler.*apt install g\\+\\+"):
         _found()
     other = _script(bare / "bin" / "clang++", "echo 'clang 19'")
-    assert build_device.device_toolchain().command == (str(nvcc), "-ccbin", str(other))
+    assert device_toolchain().command == (str(nvcc), "-ccbin", str(other))
     monkeypatch.setenv("NVCC_CCBIN", str(other))
-    assert build_device.device_toolchain().command == (str(nvcc),)
+    assert device_toolchain().command == (str(nvcc),)
 
 
 def test_nvrtc_where_there_is_no_nvcc(bare: Path) -> None:
@@ -395,8 +399,8 @@ def test_nvrtc_where_there_is_no_nvcc(bare: Path) -> None:
     folder = bare / "wheels" / "cu13" / "lib"
     folder.parent.mkdir(parents=True)
     folder.symlink_to(library.parent)
-    build_device._find_toolchain.cache_clear()
-    toolchain = build_device.device_toolchain("sm_90")
+    build_cuda._find_toolchain.cache_clear()
+    toolchain = device_toolchain("sm_90")
     assert toolchain.kind == "nvrtc" and toolchain.command[0] == sys.executable
     assert toolchain.command[-1].startswith(str(folder)) and re.fullmatch(r"\d+\.\d+", toolchain.release)
     assert "sm_90" in toolchain.arches and str(toolchain) == f"nvrtc {toolchain.release}"

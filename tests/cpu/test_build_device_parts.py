@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.device_compile import compiled
-from jax_cocktail.build import device as build_device
+from jax_cocktail.build import cuda as build_cuda
 from jax_cocktail.build import job as build_job
 from jax_cocktail.build import ptx
-from jax_cocktail.build.device import DeviceBuilt, build_device_program
+from jax_cocktail.build.device import build_device_program, device_job
+from jax_cocktail.build.kernels import DeviceBuilt
 from jax_cocktail.errors import BuildError
 from tests.cpu import cuda_text, sass
 from tests.cpu.cuda_compilers import nvcc
@@ -36,7 +37,7 @@ CK_NOINLINE f64 ck_total(const f64* x, i32 n) {
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder in use. Every program is long."""
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(build_device, "PART_BYTES", 0)
+    monkeypatch.setattr(build_cuda, "PART_BYTES", 0)
     return tmp_path
 
 
@@ -47,7 +48,7 @@ def _commands(built: DeviceBuilt) -> list[str]:
 def test_kernels_are_those_of_the_whole_program(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     joined = build_device_program(TEXT, nvcc(), "sm_90")
     assert len(_commands(joined)) == 3 and not list(Path(joined.path).parent.glob("*.ptx"))
-    monkeypatch.setattr(build_device, "PART_BYTES", len(TEXT) + 1)
+    monkeypatch.setattr(build_cuda, "PART_BYTES", len(TEXT) + 1)
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(root / "another"))
     whole = build_device_program(TEXT, nvcc(), "sm_90")
     assert len(_commands(whole)) == 1
@@ -69,7 +70,7 @@ def test_source_lines_are_those_of_the_whole_program() -> None:
 
 
 def test_what_the_phases_take() -> None:
-    job = build_device.device_job(TEXT, nvcc(), "sm_90")
+    job = device_job(TEXT, nvcc(), "sm_90")
     found = compiled(job)
     *parts, last = found.commands
     assert [each.keys() - {"ptxas"} for each in parts] == [{"gcc", "cicc"}] * 2  # it may check the text
@@ -85,14 +86,14 @@ def test_a_kernel_that_fails_is_told() -> None:
 
 @pytest.mark.parametrize("options", [(), ("-lineinfo",)], ids=["parts", "whole"])
 def test_a_failure_is_that_of_one_program(options: tuple[str, ...]) -> None:
-    assert not build_job._fails(build_device.device_job("missing", nvcc(), "sm_90", options))
+    assert not build_job._fails(device_job("missing", nvcc(), "sm_90", options))
 
 
 def test_a_kernel_that_is_not_written_is_told(tmp_path: Path) -> None:
     compiler = tmp_path / "nvcc"
     compiler.write_text("#!/bin/sh\necho release 13.9, V13.9.1 sm_90\n", encoding="utf-8")
     compiler.chmod(0o755)
-    toolchain = build_device._nvcc(str(compiler), (), "g++ 1.0")
+    toolchain = build_cuda._nvcc(str(compiler), (), "g++ 1.0")
     assert toolchain is not None
     with pytest.raises(BuildError, match="wrote no file"):
         build_device_program(TEXT, toolchain, "sm_90")

@@ -11,7 +11,8 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail import compiler
-from jax_cocktail.build import device as build_device
+from jax_cocktail.build import cuda as build_cuda
+from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.errors import BuildError, CocktailWarning, UnsupportedError
 from jax_cocktail.lowering import gpu_call
 from tests.gpu import programs
@@ -64,10 +65,10 @@ def test_without_nvcc(gpu: Card, eager, monkeypatch):
     arguments = programs.floats(6, 16, 24), programs.floats(24, 24)
     with jax.default_matmul_precision("highest"):
         by_nvcc = gpu.jit(programs.cells)(*arguments)
-    monkeypatch.setattr(build_device, "_nvcc_programs", lambda *_: ())
-    build_device._find_toolchain.cache_clear()
+    monkeypatch.setattr(build_cuda, "_nvcc_programs", lambda *_: ())
+    build_cuda._find_toolchain.cache_clear()
     try:
-        toolchain = build_device.device_toolchain(gpu_call.spec_of().arch)
+        toolchain = device_toolchain(gpu_call.spec_of().arch)
         assert toolchain.kind == "nvrtc"
         with jax.default_matmul_precision("highest"):
             by_nvrtc = gpu.jit(lambda x, w: programs.cells(x, w))(*arguments)
@@ -75,7 +76,7 @@ def test_without_nvcc(gpu: Card, eager, monkeypatch):
     except BuildError as error:
         pytest.skip(f"NVRTC is not here, or too old for this GPU: {error}")
     finally:
-        build_device._find_toolchain.cache_clear()
+        build_cuda._find_toolchain.cache_clear()
     for found in (by_nvcc, by_nvrtc):
         check_close(found, stock, in_float64(programs.cells, arguments))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jax_cocktail import compiler
-from jax_cocktail.build.device import DeviceBuilt, KernelFacts
+from jax_cocktail.build.kernels import DeviceBuilt, KernelFacts
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.codegen.stamps import EVERYTHING
 from jax_cocktail.device.nvidia import H200
