@@ -57,9 +57,9 @@ _INSTALL_ANY = f"{_INSTALL}; without float64 functions pip install 'jax_cocktail
 
 
 def find(arch: str = "") -> DeviceToolchain:
-    """The compiler to use: hipcc on PATH, in $ROCM_PATH, in $HIP_PATH or in ROCm's usual folder, else HIPRTC from there or
-    the system, else the clang in the package ziglang, which lacks the functions of float64. `arch`: an
-    architecture that it must support. Raises BuildError if there is none."""
+    """The compiler to use: hipcc on PATH, in $ROCM_PATH, in $HIP_PATH or in ROCm's usual folder, else HIPRTC
+    from there or the system, else the clang in the package ziglang, which lacks the functions of float64.
+    `arch`: an architecture that it must support. Raises BuildError if there is none."""
     places = tuple(os.environ.get(name, "") for name in ("PATH", "ROCM_PATH", "HIP_PATH"))
     return _find_toolchain(arch, *places, str(cache_dir()))
 
@@ -72,7 +72,7 @@ def _find_toolchain(arch: str, path: str, home: str, other_home: str, cache_fold
     candidates = chain(
         map(_hipcc, _hipcc_programs(path, homes)),
         map(_hiprtc, _hiprtc_libraries(homes)),
-        (_freestanding() for _ in range(1)),
+        (make() for make in (_freestanding,)),
     )
     for found in filter(None, candidates):
         if not arch or found.knows(arch):
@@ -81,8 +81,8 @@ def _find_toolchain(arch: str, path: str, home: str, other_home: str, cache_fold
     if seen:
         raise unknown_arch(arch, seen[0], _INSTALL_ANY)
     raise BuildError(
-        "no compiler for AMD's cards was found (hipcc on PATH, in ROCM_PATH, HIP_PATH or its usual folder; HIPRTC"
-        " there or in the system; the package ziglang)",
+        "no compiler for AMD's cards was found (hipcc on PATH, in ROCM_PATH, HIP_PATH or its usual folder;"
+        " HIPRTC there or in the system; the package ziglang)",
         _INSTALL_ANY,
     )
 

@@ -29,6 +29,7 @@ from jax_cocktail.build.kernels import DeviceBuilt, DeviceToolchain
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted
+from jax_cocktail.device.cards import spec_for
 from jax_cocktail.device.nvidia import A100, B200, H200
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.decisions import Plan
@@ -56,7 +57,7 @@ class Planned:
 @functools.cache
 def planned(row: str, arch: str) -> Planned:
     """The programs of a row, as they are when no card can be asked."""
-    spec = CARDS[arch]
+    spec = spec_for(arch)
     function, arguments = ROWS[row].make(False)
     prepared = prepare(jax.make_jaxpr(function)(*arguments), row, machine_of(spec))
     best = survey(prepared, spec.units).best
@@ -148,25 +149,26 @@ def problems(each: Found, spec: DeviceSpec) -> list[str]:
 # ---- what is recorded --------------------------------------------------------------------------------------
 
 
-def recorded(row: str, arch: str, release: str) -> list[Any] | None:
-    """The numbers of a row, a program after the other; None if there are none for this release of nvcc."""
-    path = _path(arch)
+def recorded(row: str, arch: str, release: str, folder: Path | None = None) -> list[Any] | None:
+    """The numbers of a row, a program after the other; None if there are none for this release of the
+    compiler. `folder`: where they are, if not those of nvcc."""
+    path = _path(arch, folder)
     everything = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     numbers = everything.get(release, {}).get(row)
     return numbers if numbers is None else list(numbers)
 
 
-def record(arch: str, release: str, rows: Mapping[str, list[Any]]) -> None:
+def record(arch: str, release: str, rows: Mapping[str, list[Any]], folder: Path | None = None) -> None:
     """Keeps the numbers of some rows; those of other rows and releases stay."""
-    path = _path(arch)
+    path = _path(arch, folder)
     everything = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     everything[release] = dict(sorted({**everything.get(release, {}), **rows}.items()))
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(dict(sorted(everything.items())), indent=1) + "\n", encoding="utf-8")
 
 
-def _path(arch: str) -> Path:
-    return RECORDED / f"{arch}.json"
+def _path(arch: str, folder: Path | None) -> Path:
+    return (folder or RECORDED) / f"{arch}.json"
 
 
 def plain(numbers: list[Found]) -> list[Any]:
