@@ -1,4 +1,4 @@
-"""The text for AMD's cards: that for NVIDIA's behind other numbers, so the golden files of CUDA serve both."""
+"""The text for AMD's cards: NVIDIA's behind other numbers, so that the golden files of CUDA serve both."""
 
 from __future__ import annotations
 
