@@ -4,7 +4,7 @@
     python -m benchmarks.amd --rows lstm/1    rows of benchmarks/gpu/rows.py with this in their names
 
 Barriers (and exchanges) are those of a call's critical path. Bytes are what all units read, by the level that
-they come from. Registers, scratch memory and waves of a vector unit are those of the kernel with most
+they come from. Registers, scratch memory and waves of a compute unit are those of the kernel with most
 registers; LDS is that of the resident kernel. pip install 'jax_cocktail[compiler]' brings a compiler.
 """
 
@@ -22,9 +22,8 @@ from jax_cocktail.models import MODELS
 CARDS = (MI100, MI300X)
 HEAD = (
     *("program", "card", "units", "barriers", "LDS read", "L2 read", "memory read"),
-    *("VGPRs", "scratch, bytes", "LDS, bytes", "waves"),
+    *("VGPRs", "scratch, bytes", "LDS, bytes", "waves of a CU"),
 )
-VECTOR_UNITS = 4  # of a compute unit
 
 
 def size(count: float) -> str:
@@ -43,7 +42,7 @@ def row(name: str, spec: DeviceSpec) -> Sequence[str]:
     said, expected = facts(plan, spec), prediction(plan, spec)
     threads = plan.programs[0].target.threads
     shared, registers = said["resident_shared_bytes"], said["registers"]
-    waves = spec.resident_units(threads, registers, shared) * threads // (spec.warp * VECTOR_UNITS)
+    waves = spec.resident_units(threads, registers, shared) * threads // spec.warp
     moved = (size(expected["bytes"].get(level, 0)) for level in ("shared", "l2", "memory"))
     numbers = registers, said["spill_bytes"], shared, waves
     card = spec.name.rpartition(" ")[2]

@@ -488,8 +488,7 @@ def test_members_of_groups():
 
 def test_no_barrier_inside():
     loop = legal(scaled(4, 2))
-    wait = UOperator("wait", (), ())
-    body = replace(loop.body, body=(wait, *loop.body.body))
+    body = replace(loop.body, body=(UOperator("wait", (), ()), *loop.body.body))
     assert "barrier" in parallel_fault(replace(loop, body=body))
 
 

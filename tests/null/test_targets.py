@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
-from tests.null.test_repository import ROOT
 
+ROOT = Path(__file__).parents[2]
 MAKERS = re.compile(r"cuda|rocm|nvcc|nvrtc|hiprtc|hipcc|nvidia|\b(amd|hip)\b", re.IGNORECASE)
 TARGETS = ("codegen/cuda.py", "codegen/rocm.py", "codegen/machines.py")
 LAYERS = ("build", "device", "runtime", "lowering")

@@ -117,6 +117,6 @@ def compiled(program: Planned, *, lines: bool = False) -> Program:
     assert spec is not None, "a program for a GPU"
     options = ("-lineinfo",) if lines else ()
     binary = build_device_program(emitted.source, device_toolchain(spec.arch), spec, options=options).binary
-    launch = launch_plan(emitted.program, emitted.plan, emitted.target.threads, emitted.sizes)
+    launch = launch_plan(emitted.program, emitted.plan, emitted.machine, emitted.sizes)
     results = [value.type.nbytes for value in emitted.program.entry.results]
     return Program(emitted.source, binary, launch, (*program.operands, *results, launch.workspace_bytes))
