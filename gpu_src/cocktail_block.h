@@ -114,8 +114,8 @@ CK_OPERATOR(CkLogAddExp, ck_log_add_exp, ck_least<T>())
 
 // ---- values of other threads ----------------------------------------------------------------------------
 // Of the warp: the thread whose number differs in the bits of `flip`; thread number `lane`; the thread `by`
-// before this one (its own value in the first ones). Warps move words; smaller values travel in one. A word is
-// not taken apart on its way: sums[upper ? i : j] would have to be in memory to be read as bytes.
+// before this one (its own value in the first ones). Warps move words; smaller values travel in one. A word
+// is not taken apart on its way: sums[upper ? i : j] would have to be in memory to be read as bytes.
 #define CK_FROM(NAME, HOW)                                                       \
   template <class T>                                                             \
   CK_INLINE T ck_from_##NAME(T x, i32 HOW) {                                     \

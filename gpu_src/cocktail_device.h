@@ -59,9 +59,9 @@ enum CkScope { CK_CLUSTER, CK_GPU, CK_SYSTEM };
 // wrote, what the writer did before is visible.
 //
 // Words from other lanes of the warp, all of which take part, numbers of 32 or 64 bits:
-// ck_word_from_partner(word, flip), whose number differs in the bits of `flip`; ck_word_from_lane(word, lane);
-// ck_word_from_before(word, by), which is `by` lanes before this one (in the first ones, their own). If CK_HAS_WARP_EXTREMES:
-// ck_warp_most(word), ck_warp_least(word).
+// ck_word_from_partner(word, flip), whose number differs in the bits of `flip`;
+// ck_word_from_lane(word, lane); ck_word_from_before(word, by), which is `by` lanes before this one (in the
+// first ones, their own). If CK_HAS_WARP_EXTREMES: ck_warp_most(word), ck_warp_least(word).
 //
 // ck_is_global(at): whether an address is in global memory. ck_far(at), ck_in_shared(at): the same pointer,
 // of which the compiler knows that it is into global memory, or into shared memory: accesses are then not
