@@ -1,55 +1,31 @@
-// The part of the CUDA driver's interface that the handler needs, reached by dlopen: building it takes no
-// CUDA, and loading it takes no GPU. Names, layouts and numbers are those of cuda.h (CUDA 11.8 to 13).
+// The part of the CUDA driver's interface that the handler needs, and what only this driver does so. Names,
+// layouts and numbers are those of cuda.h (CUDA 11.8 to 13).
 #ifndef COCKTAIL_HANDLER_DRIVER_H
 #define COCKTAIL_HANDLER_DRIVER_H
 
-#include <dlfcn.h>
-#include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
+
+#define CK_PLATFORM "CUDA"
+#define CK_OLDEST "11.8"
+#define CK_MAJOR(version) ((version) / 1000)
+#define CK_MINOR(version) ((version) % 1000 / 10)
+#define CK_DRIVER "CUDA driver"
+#define CK_DRIVER_OF_VENDOR "NVIDIA's driver"
+#define CK_LIBRARIES "libcuda.so.1"
+#define CK_LIBRARY_VARIABLE "JAX_COCKTAIL_CUDA_DRIVER"
+#define CK_NO_DEVICE "there is no NVIDIA GPU here, or CUDA_VISIBLE_DEVICES hides it"
+#define CK_TOOL "nvidia-smi"
+#define CK_REFUSERS "MPS, a partition, a debugger?"
 
 namespace {
 
-typedef int Result;
 typedef int Device;
 typedef uint64_t DevicePointer;
 typedef struct ContextTag* Context;
 typedef struct StreamTag* Stream;
 typedef struct ModuleTag* Module;
 typedef struct FunctionTag* Function;
-
-enum : Result {
-  kSuccess = 0,
-  kOutOfMemory = 2,
-  kStubLibrary = 34,
-  kNoDevice = 100,
-  kInvalidImage = 200,
-  kNoBinaryForGpu = 209,
-  kInvalidPtx = 218,
-  kJitCompilerNotFound = 221,
-  kUnsupportedPtxVersion = 222,
-  kJitCompilationDisabled = 223,
-  kInvalidSource = 300,
-  kNotFound = 500,
-  kIllegalAddress = 700,
-  kLaunchOutOfResources = 701,
-  kLaunchTimeout = 702,
-  kAssert = 710,
-  kHardwareStackError = 714,
-  kIllegalInstruction = 715,
-  kMisalignedAddress = 716,
-  kInvalidAddressSpace = 717,
-  kInvalidPc = 718,
-  kLaunchFailed = 719,
-  kCooperativeLaunchTooLarge = 720,
-  kNotSupported = 801,
-  kSystemNotReady = 802,
-  kSystemDriverMismatch = 803,
-  kCompatNotSupportedOnDevice = 804,
-  kStreamCaptureUnsupported = 900,
-  kStreamCaptureWrongThread = 908,
-};
 
 enum : int {
   kDeviceMultiprocessors = 16,
@@ -61,9 +37,8 @@ enum : int {
   kFunctionNonPortableCluster = 14,
   kLaunchCooperative = 2,
   kLaunchCluster = 4,
-  kCaptureRelaxed = 2,
 };
-enum : unsigned { kHostPortable = 1, kHostDeviceMap = 2 };
+enum : unsigned { kHostPortable = 1, kHostDeviceMap = 2, kHostFlags = kHostPortable | kHostDeviceMap };
 
 struct LaunchAttribute {
   int id;
@@ -84,10 +59,12 @@ struct LaunchConfig {
   unsigned num_attributes;
 };
 
+}  // namespace
+
 // Field, symbol, parameters. Old drivers may lack what stands under OPTIONAL.
 #define CK_DRIVER_CALLS(REQUIRED, OPTIONAL)                                                               \
   REQUIRED(Init, "cuInit", (unsigned))                                                                    \
-  REQUIRED(DriverGetVersion, "cuDriverGetVersion", (int*))                                                \
+  REQUIRED(GetVersion, "cuDriverGetVersion", (int*))                                                      \
   REQUIRED(GetErrorName, "cuGetErrorName", (Result, const char**))                                        \
   REQUIRED(GetErrorString, "cuGetErrorString", (Result, const char**))                                    \
   REQUIRED(StreamGetCtx, "cuStreamGetCtx", (Stream, Context*))                                            \
@@ -102,9 +79,9 @@ struct LaunchConfig {
   REQUIRED(ModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))                    \
   REQUIRED(FuncSetAttribute, "cuFuncSetAttribute", (Function, int, int))                                  \
   REQUIRED(MaxActiveBlocks, "cuOccupancyMaxActiveBlocksPerMultiprocessor", (int*, Function, int, size_t)) \
-  REQUIRED(MemHostAlloc, "cuMemHostAlloc", (void**, size_t, unsigned))                                    \
-  REQUIRED(MemFreeHost, "cuMemFreeHost", (void*))                                                         \
-  REQUIRED(MemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2", (DevicePointer*, void*, unsigned))    \
+  REQUIRED(HostAlloc, "cuMemHostAlloc", (void**, size_t, unsigned))                                       \
+  REQUIRED(HostFree, "cuMemFreeHost", (void*))                                                            \
+  REQUIRED(HostGetDevicePointer, "cuMemHostGetDevicePointer_v2", (DevicePointer*, void*, unsigned))       \
   REQUIRED(MemsetD8Async, "cuMemsetD8Async", (DevicePointer, unsigned char, size_t, Stream))              \
   REQUIRED(LaunchKernelEx, "cuLaunchKernelEx", (const LaunchConfig*, Function, void**, void**))           \
   REQUIRED(ExchangeCaptureMode, "cuThreadExchangeStreamCaptureMode", (int*))                              \
@@ -112,62 +89,117 @@ struct LaunchConfig {
   OPTIONAL(CtxGetId, "cuCtxGetId", (Context, unsigned long long*))                                        \
   OPTIONAL(FuncGetParamInfo, "cuFuncGetParamInfo", (Function, size_t, size_t*, size_t*))
 
-// `problem`: why there is no driver to use, "" if there is one.
-struct Driver {
-  char problem[768];
-  int version;
-#define CK_FIELD(field, symbol, parameters) Result(*field) parameters;
-  CK_DRIVER_CALLS(CK_FIELD, CK_FIELD)
-#undef CK_FIELD
+#include "handler_library.h"
+
+namespace {
+
+const unsigned kPortableCluster = 8;  // blocks that every device with clusters has room for
+const int kFirstWithClusters = 9;     // the major compute capability
+
+// The place of a stream, and whether it was made current.
+struct Entered {
+  Place place;
+  bool pushed;
 };
 
-Driver the_driver;
-pthread_once_t driver_once = PTHREAD_ONCE_INIT;
-
-void OpenDriver() {
-  Driver& driver = the_driver;
-  const char* chosen = getenv("JAX_COCKTAIL_CUDA_DRIVER");
-  const char* path = chosen && *chosen ? chosen : "libcuda.so.1";
-  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* reason = dlerror();
-    snprintf(driver.problem, sizeof(driver.problem),
-             "the CUDA driver cannot be loaded (%.400s): install NVIDIA's driver, or name its library in "
-             "JAX_COCKTAIL_CUDA_DRIVER",
-             reason ? reason : path);
-    return;
-  }
-  const char* missing = nullptr;
-#define CK_FIND(field, symbol, parameters) \
-  driver.field = reinterpret_cast<Result(*) parameters>(dlsym(library, symbol));
-#define CK_NEED(field, symbol, parameters)  \
-  CK_FIND(field, symbol, parameters)        \
-  if (driver.field == nullptr) missing = symbol;
-  CK_DRIVER_CALLS(CK_NEED, CK_FIND)
-#undef CK_NEED
-#undef CK_FIND
-  if (driver.DriverGetVersion != nullptr) driver.DriverGetVersion(&driver.version);
-  if (missing != nullptr) {
-    snprintf(driver.problem, sizeof(driver.problem),
-             "the CUDA driver %.300s is too old (CUDA %d.%d, without %s): CUDA 11.8 or newer is needed; "
-             "update NVIDIA's driver",
-             path, driver.version / 1000, driver.version % 1000 / 10, missing);
-    return;
-  }
-  Result result = driver.Init(0);
-  if (result == kSuccess) return;
-  const char* name = nullptr;
-  driver.GetErrorName(result, &name);
-  snprintf(driver.problem, sizeof(driver.problem),
-           "the CUDA driver does not start: cuInit: %s: %s", name ? name : "unknown error",
-           result == kNoDevice ? "there is no NVIDIA GPU here, or CUDA_VISIBLE_DEVICES hides it"
-                               : "see whether nvidia-smi works");
+// Makes the context of a stream current, until `Leave`.
+Outcome Enter(const Driver& driver, Stream stream, Entered* entered) {
+  Context context = nullptr, before = nullptr;
+  Outcome outcome = CK_CALL(StreamGetCtx, stream, &context);
+  if (outcome.result != kSuccess) return outcome;
+  unsigned long long identity = 0;
+  if (driver.CtxGetId != nullptr) driver.CtxGetId(context, &identity);
+  entered->place = {reinterpret_cast<uint64_t>(context), identity};
+  driver.CtxGetCurrent(&before);
+  if (before == context) return outcome;
+  outcome = CK_CALL(CtxPushCurrent, context);
+  entered->pushed = outcome.result == kSuccess;
+  return outcome;
 }
 
-// The driver, opened once per process.
-const Driver& TheDriver() {
-  pthread_once(&driver_once, OpenDriver);
-  return the_driver;
+void Leave(const Driver& driver, const Entered& entered) {
+  Context popped = nullptr;
+  if (entered.pushed) driver.CtxPopCurrent(&popped);
+}
+
+// Says what the current device is.
+Outcome Describe(const Driver& driver, DeviceFacts* facts) {
+  Device device = 0;
+  Outcome outcome = CK_CALL(CtxGetDevice, &device);
+  int major = 0, minor = 0;
+  const struct {
+    int* value;
+    int attribute;
+  } wanted[] = {{&facts->units, kDeviceMultiprocessors},
+                {&facts->shared_bytes, kDeviceSharedMemoryOptIn},
+                {&facts->cooperative, kDeviceCooperativeLaunch},
+                {&major, kDeviceMajor},
+                {&minor, kDeviceMinor}};
+  for (const auto& one : wanted) {
+    if (outcome.result != kSuccess) return outcome;
+    outcome = CK_CALL(DeviceGetAttribute, one.value, one.attribute, device);
+  }
+  facts->clusters = major >= kFirstWithClusters;
+  // Since CUDA 12.1 a kernel may have more parameters (from Volta on).
+  facts->parameter_limit = driver.version >= 12010 && major >= 7 ? 32764 : 4096;
+  snprintf(facts->name, sizeof(facts->name), "sm_%d%d", major, minor);
+  return outcome;
+}
+
+Outcome AllowShared(const Driver& driver, const Launch& launch) {
+  return CK_CALL(FuncSetAttribute, launch.function, kFunctionDynamicSharedBytes, int(launch.shared_bytes));
+}
+
+// How many blocks can be on a multiprocessor at once.
+Outcome CoResident(const Driver& driver, const Launch& launch, int* blocks) {
+  Outcome outcome = AllowShared(driver, launch);
+  if (outcome.result != kSuccess) return outcome;
+  return CK_CALL(MaxActiveBlocks, blocks, launch.function, int(launch.threads), launch.shared_bytes);
+}
+
+// `attribute` has room for one.
+LaunchConfig ConfigOf(const Launch& launch, Stream stream, LaunchAttribute* attribute) {
+  *attribute = {};
+  attribute->id = launch.cluster ? kLaunchCluster : kLaunchCooperative;
+  if (launch.cluster) {
+    for (int i = 0; i < 3; ++i) attribute->value.cluster[i] = i == 0 ? launch.grid : 1;
+  } else {
+    attribute->value.cooperative = 1;
+  }
+  unsigned attributes = launch.cluster || launch.cooperative;
+  return {launch.grid, 1, 1, launch.threads, 1, 1, launch.shared_bytes, stream, attribute, attributes};
+}
+
+// Whether the device has room for all blocks as one cluster. Devices without clusters, old drivers and small
+// slices of a device say no in ways of their own.
+Outcome FitsCluster(const Driver& driver, const DeviceFacts& facts, const Launch& launch, bool* fits) {
+  *fits = false;
+  if (driver.MaxActiveClusters == nullptr || !facts.clusters) return {kSuccess, ""};
+  Outcome outcome = AllowShared(driver, launch);
+  if (outcome.result != kSuccess) return outcome;
+  if (launch.grid > kPortableCluster &&
+      driver.FuncSetAttribute(launch.function, kFunctionNonPortableCluster, 1) != kSuccess) {
+    return outcome;
+  }
+  LaunchAttribute attribute;
+  LaunchConfig config = ConfigOf(launch, nullptr, &attribute);
+  int clusters = 0;
+  *fits = driver.MaxActiveClusters(&clusters, launch.function, &config) == kSuccess && clusters > 0;
+  return outcome;
+}
+
+// What a kernel takes, 0 if the driver cannot say.
+size_t ParameterBytes(const Driver& driver, Function function) {
+  size_t offset = 0, bytes = 0;
+  bool known = driver.FuncGetParamInfo != nullptr &&
+               driver.FuncGetParamInfo(function, 0, &offset, &bytes) == kSuccess;
+  return known ? bytes : 0;
+}
+
+Outcome Start(const Driver& driver, const Launch& launch, Stream stream, void** parameters) {
+  LaunchAttribute attribute;
+  LaunchConfig config = ConfigOf(launch, stream, &attribute);
+  return CK_CALL(LaunchKernelEx, &config, launch.function, parameters, nullptr);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ from jax_cocktail.lowering import (
     custom_call,
     decisions,
     failure_call,
+    gpu_call,
     intercept,
     marked,
     plan_cache,
@@ -41,7 +42,6 @@ from jax_cocktail.lowering.state import STATE, collecting, in_state, recording
 from jax_cocktail.recursion.trace import recursive as recursive
 from jax_cocktail.report import Report
 from jax_cocktail.runtime import trust as permissions
-from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.runtime.trust import Trust
 from jax_cocktail.timeline.trace import Trace as Trace
 
@@ -247,7 +247,7 @@ def clear_cache() -> None:
     marked.forget()
     permissions.forget()
     bundle.forget()
-    gpu_measure.forget()
+    gpu_call.forget()
 
 
 def export(
@@ -294,8 +294,8 @@ def load(*, trust: Trust = False) -> None:
     user's cache folder records. Everything else is refused with an error until `trust` names it. Trust an
     exported program only if you would also run a script from the same source.
 
-    The handlers for NVIDIA GPUs are included if JAX's option ``jax_platforms`` names them, or if it is unset
-    and JAX's CUDA plugin is installed.
+    The handlers for NVIDIA's and AMD's GPUs are included if JAX's option ``jax_platforms`` names them, or if
+    it is unset and JAX's plugin for them is installed.
 
     Example::
 

@@ -28,6 +28,7 @@ from jax_cocktail.build.job import (
     obtain,
     program_folders,
     program_headers,
+    source_folder,
 )
 from jax_cocktail.build.library import problem_with
 from jax_cocktail.build.zig import zig
@@ -233,14 +234,14 @@ def build_runtime(include_dir: str, toolchain: Toolchain) -> str:
     return _build_handlers(source, (folder, common), headers, include_dir, toolchain, symbols)
 
 
-def build_gpu_handler(include_dir: str, toolchain: Toolchain) -> str:
-    """Builds the shared library with the GPU's FFI handlers and returns its path. Raises BuildError.
+def build_gpu_handler(include_dir: str, toolchain: Toolchain, platform: str) -> str:
+    """Builds the shared library with a GPU's FFI handlers and returns its path. Raises BuildError.
 
-    The handlers load the driver with dlopen, so the build needs no part of CUDA. `include_dir`:
-    ``jax.ffi.include_dir()``; `toolchain`: `host_toolchain()`.
+    The handlers load the driver with dlopen, so the build needs no part of CUDA or ROCm. `include_dir`:
+    ``jax.ffi.include_dir()``; `toolchain`: `host_toolchain()`; `platform`: jax's name, "cuda" or "rocm".
     """
-    folders = program_folders("cuda_src")
-    source, headers = folders[0] / "handler.cc", headers_of(folders)
+    folders = program_folders(f"{platform}_src")
+    source, headers = source_folder("gpu_src") / "handler.cc", headers_of(folders)
     return _build_handlers(source, folders, headers, include_dir, toolchain, _GPU_SYMBOLS)
 
 

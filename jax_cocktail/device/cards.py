@@ -12,6 +12,7 @@ NVIDIA = (A100, RTX_3090, L40S, H100, H200, B200, B300, RTX_5090)
 AMD = (MI100, MI250X, MI300X, MI355X, RX_7900_XTX)
 CARDS = (*NVIDIA, *AMD)
 DEFAULT = H200
+DEFAULTS = {spec.platform: spec for spec in (DEFAULT, MI300X)}  # to plan for where there is no device
 _BY_ARCH = {spec.arch: spec for spec in CARDS}
 ARCHES = tuple(_BY_ARCH)
 

@@ -34,7 +34,7 @@ from jax_cocktail.utask.plan import LaunchPlan
 TARGET = "jax_cocktail_cpu"
 TARGETS = (TARGET, gpu_call.TARGET, gpu_call.TARGET_WITHOUT_GRAPH)
 PLATFORM = "cpu"
-PLATFORMS = ("cpu", "cuda")  # the supported platforms, by jax's names
+PLATFORMS = (PLATFORM, *gpu_call.PLATFORMS)  # the supported platforms, by jax's names
 # Scratch memory up to this size is a result of the call, and XLA places it beside its other buffers. Larger
 # results may be fresh pages in every call, so larger scratch memory comes from a pool of the runtime.
 WORKSPACE_RESULT_BYTES = 256 << 10
@@ -50,8 +50,8 @@ def register(platform: str = PLATFORM) -> None:
     Raises:
       BuildError: the runtime library cannot be built or loaded.
     """
-    if platform == "cuda":
-        gpu_call.register()
+    if platform in gpu_call.PLATFORMS:
+        gpu_call.register(platform)
     else:
         register_cpu()
 
@@ -140,17 +140,17 @@ def exits(digest: str) -> tuple[int, int]:
 
 def expected_platforms() -> tuple[str, ...]:
     """The platforms that this process is likely to run programs on."""
-    return PLATFORMS if gpu_call.expected() else (PLATFORM,)
+    return PLATFORM, *gpu_call.expected()
 
 
 def device(platform: str, arch: str = "") -> str:
     """The device to generate code for, "" for the CPU. `arch`: the option gpu_arch."""
-    return f"{platform}, {gpu_call.gpu(arch).name}" if platform == "cuda" else ""
+    return "" if platform == PLATFORM else f"{platform}, {gpu_call.gpu(arch, platform).name}"
 
 
 def present(platform: str) -> bool:
     """True if this process can run programs for the platform."""
-    return platform == PLATFORM or bool(gpu_call.gpu().kind)
+    return platform == PLATFORM or bool(gpu_call.gpu(platform=platform).kind)
 
 
 def register_quietly() -> None:

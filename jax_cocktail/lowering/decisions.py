@@ -23,6 +23,7 @@ import jaxlib
 from jax_cocktail import cache, portable
 from jax_cocktail.build.job import program_folders
 from jax_cocktail.config import VERSION
+from jax_cocktail.device.cards import DEFAULTS
 from jax_cocktail.lowering.jaxpr_text import jaxpr_text
 from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.stopwatch import BUSY, CAPTURE, Times
@@ -238,7 +239,8 @@ def _compiler_digest() -> str:
     """SHA-256 of our own sources: a changed compiler needs a new measurement."""
     digest = hashlib.sha256()
     package = Path(__file__).resolve().parents[1]
-    for folder in (package, *program_folders("cpu_src"), *program_folders("cuda_src")[:-1]):
+    targets = (f"{platform}_src" for platform in ("cpu", *DEFAULTS))
+    for folder in dict.fromkeys((package, *(each for target in targets for each in program_folders(target)))):
         for path in _sources(str(folder)):
             digest.update(os.path.basename(path).encode())
             with open(path, "rb", buffering=0) as file:

@@ -24,8 +24,6 @@ SCOPES = {
     Scope.UNIT: "unit (L1): one {unit} runs the whole region",
     Scope.DEVICE: "device (L2): units share the region",
 }
-UNIT = {"cpu": "core", "cuda": "block of threads"}
-NEAR = {"cpu": "", "cuda": "shared memory"}
 
 
 def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -> Captured:
@@ -38,7 +36,9 @@ def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
     return Captured(
         control_flow=(light,) if region.memory_bound else region.control_flow,
         operators=region.operators,
-        scope=SCOPES[program_scope(emitted.program)].format(unit=UNIT[prepared.machine.platform]),
+        scope=SCOPES[program_scope(emitted.program)].format(
+            unit="block of threads" if emitted.machine.is_gpu else "core"
+        ),
         workspace_bytes=artifact.workspace_bytes,
         fingerprint=artifact.fingerprint,
         memory=tuple(
@@ -77,7 +77,7 @@ def _lengths(emitted: Emitted) -> tuple[tuple[int, str], ...]:
 
 def _edges(emitted: Emitted) -> tuple[Edge, ...]:
     """The edges of a region. Those from the same lines, for the same reason, are one."""
-    near = NEAR[emitted.machine.platform]
+    near = "shared memory" if emitted.machine.is_gpu else ""
     found: dict[tuple[str, str, str, str], Edge] = {}
     for each in edges(emitted.program, emitted.plan, near):
         key = _named(each.made), _named(each.read), each.scheme, each.why

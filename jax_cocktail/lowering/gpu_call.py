@@ -1,7 +1,8 @@
-"""Custom calls on NVIDIA GPUs: device look-up, handler registration, and the attributes of a call."""
+"""Custom calls on GPUs: device look-up, handler registration, and the attributes of a call."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import threading
 import warnings
@@ -15,20 +16,66 @@ import numpy as np
 from jax_cocktail.build.host import build_gpu_handler, host_toolchain
 from jax_cocktail.build.library import open_built
 from jax_cocktail.compiler import Executable
-from jax_cocktail.device.cards import DEFAULT, card_like, spec_for
+from jax_cocktail.device.cards import DEFAULTS, card_like, spec_for
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError, CocktailWarning
 from jax_cocktail.runtime import trust
 from jax_cocktail.runtime.cuda import measure as gpu_measure
+from jax_cocktail.runtime.gpu.handler import Handlers
 
 TARGET = "jax_cocktail_gpu"
 # Runs at every execution, never from a command buffer. XLA attaches this trait to the target's name.
 TARGET_WITHOUT_GRAPH = "jax_cocktail_gpu_nograph"
-PLATFORM = "CUDA"
-_PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12", "jax_cuda13_plugin", "jax_cuda12_plugin")
+CUDA = "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """A kind of GPU between jax and us.
+
+    Attributes:
+      xla: XLA's name of the platform, for registrations.
+      plugins: modules of jax's plugins, any of which says that there may be a device.
+      driver: the module with the driver for handlers in Python.
+      arch_prefix: what precedes the compute capability, as jax tells it, in the name of an architecture.
+      is_measured: a card's figures are measured when it is first used; else those of a table are used.
+    """
+
+    xla: str
+    plugins: tuple[str, ...]
+    driver: str
+    arch_prefix: str = ""
+    is_measured: bool = False
+
+
+_PLATFORMS = {  # by jax's names
+    CUDA: Platform(
+        xla="CUDA",
+        plugins=(
+            "jax_plugins.xla_cuda13",
+            "jax_plugins.xla_cuda12",
+            "jax_cuda13_plugin",
+            "jax_cuda12_plugin",
+        ),
+        driver="jax_cocktail.runtime.cuda.driver",
+        arch_prefix="sm_",
+        is_measured=True,
+    ),
+    "rocm": Platform(
+        xla="ROCM",
+        plugins=(
+            "jax_plugins.xla_rocm7",
+            "jax_plugins.xla_rocm60",
+            "jax_rocm7_plugin",
+            "jax_rocm60_plugin",
+        ),
+        driver="jax_cocktail.runtime.rocm.driver",
+    ),
+}
+PLATFORMS = tuple(_PLATFORMS)
 
 _lock = threading.Lock()
-_handlers: Any = None  # the library, or the module with the callbacks: they must live as long as the process
+_handlers: dict[str, Any] = {}  # by platform: the library or the callbacks, which live as long as the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +84,7 @@ class Gpu:
 
     Attributes:
       kind: jax's name of the device, "" if there is none.
-      arch: the architecture, such as ``"sm_90"``.
+      arch: the architecture, such as ``"sm_90"`` or ``"gfx942"``.
       units: the number of multiprocessors, 0 if unknown.
       ordinal: the driver's number of the device.
     """
@@ -53,48 +100,69 @@ class Gpu:
         return f"{self.kind or 'no device'} ({self.arch})"
 
 
-def gpu(arch: str = "") -> Gpu:
+def gpu(arch: str = "", platform: str = CUDA) -> Gpu:
     """The first GPU of this process. `arch`: overrides the device's own architecture."""
+    default = DEFAULTS[platform].arch
     try:
-        device = jax.local_devices(backend="cuda")[0]
+        device = jax.local_devices(backend=platform)[0]
     except (RuntimeError, IndexError):
-        return Gpu("", arch or DEFAULT.arch)
-    capability = str(getattr(device, "compute_capability", "")).replace(".", "")
-    own = f"sm_{capability}" if capability else DEFAULT.arch
+        return Gpu("", arch or default)
+    # A capability is "9.0" on NVIDIA's GPUs, and "gfx90a:sramecc+:xnack-" on AMD's, or its first word alone.
+    capability = str(getattr(device, "compute_capability", "")).partition(":")[0].replace(".", "")
+    own = f"{_PLATFORMS[platform].arch_prefix}{capability}" if capability else default
     units, ordinal = (int(getattr(device, k, 0) or 0) for k in ("core_count", "local_hardware_id"))
     return Gpu(str(device.device_kind), arch or own, units, ordinal)
 
 
-def measure_once(arch: str = "") -> None:
+def driver_version(platform: str) -> int:
+    """The version of the platform's driver as it tells it, 0 if there is none."""
+    return int(importlib.import_module(_PLATFORMS[platform].driver).driver_version())
+
+
+def measure_once(arch: str = "", platform: str = CUDA) -> None:
     """Measures the GPU to generate code for, if it is this process's own and has not been measured."""
-    found = gpu()
-    if found.kind and found.arch == (arch or found.arch):
+    found = _measurable(arch, platform)
+    if found is not None:
         gpu_measure.measure_once(found.kind, found.arch, found.ordinal)
 
 
-def is_measured(arch: str = "") -> bool:
+def is_measured(arch: str = "", platform: str = CUDA) -> bool:
     """True if `measure_once` has nothing to do."""
-    found = gpu()
-    return not (found.kind and found.arch == (arch or found.arch)) or gpu_measure.done(found.kind, found.arch)
+    found = _measurable(arch, platform)
+    return found is None or gpu_measure.done(found.kind, found.arch)
 
 
-def spec_of(arch: str = "") -> DeviceSpec:
+def _measurable(arch: str, platform: str) -> Gpu | None:
+    """This process's own GPU if it is the one to generate code for and can be measured."""
+    if not _PLATFORMS[platform].is_measured:
+        return None
+    found = gpu(platform=platform)
+    return found if found.kind and found.arch == (arch or found.arch) else None
+
+
+def forget() -> None:
+    """Removes the measurements of all cards."""
+    gpu_measure.forget()
+
+
+def spec_of(arch: str = "", platform: str = CUDA) -> DeviceSpec:
     """The performance figures of the GPU: measured on this device if available, else those of its kind."""
-    found = gpu(arch)
+    found = gpu(arch, platform)
     if not found.kind:
         return spec_for(found.arch)
     spec = card_like(found.kind, found.arch)
-    measured = gpu_measure.kept(found.kind, found.arch)
+    measured = gpu_measure.kept(found.kind, found.arch) if _PLATFORMS[platform].is_measured else None
     return measured or replace(spec, name=found.kind, units=found.units or spec.units)
 
 
-def expected() -> bool:
-    """True if this process probably uses an NVIDIA GPU: jax_platforms names it, or it is unset and jax's CUDA
-    plugin is installed."""
+def expected() -> tuple[str, ...]:
+    """The platforms of GPUs that this process probably uses: jax_platforms names them, or it is unset and a
+    plugin of jax for them is installed."""
     chosen = jax.config.jax_platforms
     if chosen:
-        return not {"cuda", "gpu"}.isdisjoint(str(chosen).split(","))
-    return any(map(_installed, _PLUGINS))
+        named = set(str(chosen).split(","))
+        return tuple(name for name in PLATFORMS if not {name, "gpu"}.isdisjoint(named))
+    return tuple(name for name, platform in _PLATFORMS.items() if any(map(_installed, platform.plugins)))
 
 
 def _installed(module: str) -> bool:
@@ -104,25 +172,24 @@ def _installed(module: str) -> bool:
         return False
 
 
-def register() -> None:
-    """Registers the handlers with XLA, once per process. Needs neither a GPU nor CUDA.
+def register(platform: str = CUDA) -> None:
+    """Registers the handlers of a platform with XLA, once per process. Needs neither a GPU nor its driver.
 
     Without a host compiler the handlers are Python functions, which add tens of microseconds to each call.
     """
-    global _handlers
     with _lock:
-        if _handlers is not None:
+        if platform in _handlers:
             return
-        initialize, execute, execute_nograph, handlers = _built() or _in_python()
+        initialize, execute, execute_nograph, handlers = _built(platform) or _in_python(platform)
         for target, function in ((TARGET, execute), (TARGET_WITHOUT_GRAPH, execute_nograph)):
             stages = {"initialize": jax.ffi.pycapsule(initialize), "execute": jax.ffi.pycapsule(function)}
-            jax.ffi.register_ffi_target(target, stages, platform=PLATFORM)
-        _handlers = handlers
+            jax.ffi.register_ffi_target(target, stages, platform=_PLATFORMS[platform].xla)
+        _handlers[platform] = handlers
 
 
-def _built() -> tuple[Any, Any, Any, Any] | None:
+def _built(platform: str) -> tuple[Any, Any, Any, Any] | None:
     try:
-        library, _ = open_built(lambda: build_gpu_handler(jax.ffi.include_dir(), host_toolchain()))
+        library, _ = open_built(lambda: build_gpu_handler(jax.ffi.include_dir(), host_toolchain(), platform))
         trust.guard(library)
     except (BuildError, OSError) as error:
         warnings.warn(
@@ -134,10 +201,9 @@ def _built() -> tuple[Any, Any, Any, Any] | None:
     return library.ck_gpu_initialize, library.ck_gpu_execute, library.ck_gpu_execute_nograph, library
 
 
-def _in_python() -> tuple[Any, Any, Any, Any]:
-    from jax_cocktail.runtime.cuda import handler as module  # not imported if there is a host compiler
-
-    return module.initialize, module.execute, module.execute_nograph, module
+def _in_python(platform: str) -> tuple[Any, Any, Any, Any]:
+    handlers = Handlers(importlib.import_module(_PLATFORMS[platform].driver).the_driver)
+    return handlers.initialize, handlers.execute, handlers.execute_nograph, handlers
 
 
 def target_of(executable: Executable, sync: bool) -> str:

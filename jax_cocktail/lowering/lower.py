@@ -88,7 +88,7 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
       closed: the jaxpr of the call.
       mark: its function name and options.
       obstacle: a reason why nothing in the module can be compiled, or "".
-      platform: jax's name, "cpu" or "cuda".
+      platform: jax's name, one of `custom_call.PLATFORMS`.
 
     Raises:
       StrictModeError: the option ``strict`` is set and control flow would run on stock XLA.
@@ -146,7 +146,8 @@ def _control_flow(closed: Any, reason: str) -> tuple[Left, ...]:
 
 
 def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str) -> tuple[Report, Outcome]:
-    if platform == "cuda" and background.offered(mark) and not gpu_call.is_measured(mark.options.gpu_arch):
+    on_gpu = platform in gpu_call.PLATFORMS
+    if on_gpu and background.offered(mark) and not gpu_call.is_measured(mark.options.gpu_arch, platform):
         background.start()
         return report, Outcome(closed, True)
     machine = machine_of(spec_of(mark, platform))

@@ -35,7 +35,6 @@ from jax_cocktail.lowering.state import Mark, Stopped, go_on
 from jax_cocktail.portable import name_of
 from jax_cocktail.primitives import translate
 from jax_cocktail.primitives.side_exit import Exit
-from jax_cocktail.runtime.cuda.driver import driver_version
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.failure import lines_of
 from jax_cocktail.utask.ir import UProgram, operators_in
@@ -149,11 +148,11 @@ def _needed_beside(region: Region, captured: Capture, donated: frozenset[int]) -
 
 def spec_of(mark: Mark, platform: str) -> DeviceSpec | None:
     """The GPU to plan for, measured at first use; None for the host."""
-    if platform != "cuda":
+    if platform == custom_call.PLATFORM:
         return None
     if mark.options.profile != "off" and mark.options.force != "stock":
-        gpu_call.measure_once(mark.options.gpu_arch)
-    return gpu_call.spec_of(mark.options.gpu_arch)
+        gpu_call.measure_once(mark.options.gpu_arch, platform)
+    return gpu_call.spec_of(mark.options.gpu_arch, platform)
 
 
 def device_of(mark: Mark, machine: Machine) -> str:
@@ -166,7 +165,7 @@ def device_of(mark: Mark, machine: Machine) -> str:
     except BuildError:
         compiler = "no compiler"
     card = custom_call.device(machine.platform, mark.options.gpu_arch)
-    return f"{card}, driver {driver_version()}, {compiler}, {machine.spec}"
+    return f"{card}, driver {gpu_call.driver_version(machine.platform)}, {compiler}, {machine.spec}"
 
 
 def units_of(mark: Mark, machine: Machine) -> int:

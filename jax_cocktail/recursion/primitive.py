@@ -202,12 +202,9 @@ def _in_lockstep(*operands: Any, **params: Any) -> Results:
 
 recursion_p.def_abstract_eval(_abstract)
 recursion_p.def_impl(_eager)
-mlir.register_lowering(recursion_p, mlir.lower_fun(expanded, multiple_results=True))
-for _platform in ("cuda", "rocm", "tpu"):
-    # one batch element after the other is best on one core; these platforms are parallel
-    mlir.register_lowering(
-        recursion_p, mlir.lower_fun(_in_lockstep, multiple_results=True), platform=_platform
-    )
+# One batch element after the other is best on one core; other platforms are parallel.
+mlir.register_lowering(recursion_p, mlir.lower_fun(_in_lockstep, multiple_results=True))
+mlir.register_lowering(recursion_p, mlir.lower_fun(expanded, multiple_results=True), platform="cpu")
 
 
 def _batch(operands: Any, dims: Any, *, task: Task, elements: tuple[Elements, ...]) -> Any:

@@ -1,1 +1,1 @@
-"""Handlers that XLA calls at run time, and the CUDA driver. Does not import jax."""
+"""Handlers that XLA calls at run time, and the drivers of GPUs. Does not import jax."""

@@ -10,7 +10,7 @@ import pytest
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 from jax_cocktail.runtime.cuda import micro_kernels as gpu_kernels
 from tests.cpu.emulation import emulator
-from tests.cpu.fake_cuda.driver import HERE, compiled, copied
+from tests.cpu.fake_gpu.driver import compiled, copied
 
 
 class FakeCard:
@@ -18,7 +18,7 @@ class FakeCard:
 
     def __init__(self, folder: Path) -> None:
         source = Path(__file__).with_name("fake_card.cc")
-        self.path = copied(compiled(source, f"-I{HERE}"), folder)
+        self.path = copied(compiled(source), folder)
         self._library = ctypes.CDLL(str(self.path))
 
     def set(self, **facts: int) -> None:

@@ -24,7 +24,7 @@ from jax_cocktail.lowering.gpu_call import Gpu
 from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 from tests.api.fake_card import FakeCard, emulate
-from tests.cpu.fake_cuda.driver import Fake
+from tests.cpu.fake_gpu.driver import Fake
 from tests.process import python
 
 NAME, ARCH = "Fake Card 1", "sm_90"
@@ -37,7 +37,7 @@ def fake(tmp_path, monkeypatch):
     made.set(sms=4, pointers=5)
     monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(made.path))
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(gpu_call, "gpu", lambda arch="": Gpu(NAME, arch or ARCH, 4))
+    monkeypatch.setattr(gpu_call, "gpu", lambda arch="", platform="cuda": Gpu(NAME, arch or ARCH, 4))
     monkeypatch.setattr(gpu_measure, "_known", {})
     monkeypatch.setattr(gpu_micro, "PLAUSIBLE", 1e12)  # the host is slower than cards
     emulate(monkeypatch)
@@ -129,7 +129,7 @@ def test_what_is_not_of_this_card_is_measured_anew(fake, monkeypatch, how):
     ids=["off", "stock", "ahead of time", "host", "another architecture"],
 )
 def test_not_measured(fake, monkeypatch, options, platform, gpu):
-    monkeypatch.setattr(gpu_call, "gpu", lambda arch="": replace(gpu, arch=arch or gpu.arch))
+    monkeypatch.setattr(gpu_call, "gpu", lambda arch="", platform="cuda": replace(gpu, arch=arch or gpu.arch))
     spec = variants.spec_of(mark(**options), platform)
     assert fake.launches() == 0 and device_store.load_measured(NAME) is None
     if platform == "cuda":
@@ -138,7 +138,9 @@ def test_not_measured(fake, monkeypatch, options, platform, gpu):
 
 def test_numbers_of_the_card_of_that_name(monkeypatch):
     """The architecture alone does not say how fast the memory is."""
-    monkeypatch.setattr(gpu_call, "gpu", lambda arch="": Gpu(H100.name, arch or H100.arch, 114))
+    monkeypatch.setattr(
+        gpu_call, "gpu", lambda arch="", platform="cuda": Gpu(H100.name, arch or H100.arch, 114)
+    )
     assert gpu_call.spec_of() == replace(H100, units=114)
 
 
@@ -237,7 +239,9 @@ def test_no_compiler(fake, monkeypatch):
 
 
 def test_another_card_than_jax_uses(fake, monkeypatch):
-    monkeypatch.setattr(gpu_call, "gpu", lambda arch="": Gpu("NVIDIA H200", arch or ARCH, 132, 3))
+    monkeypatch.setattr(
+        gpu_call, "gpu", lambda arch="", platform="cuda": Gpu("NVIDIA H200", arch or ARCH, 132, 3)
+    )
     with pytest.warns(CocktailWarning, match="the driver's card 3 is Fake Card 1 .sm_90., not NVIDIA H200"):
         assert variants.spec_of(mark(), "cuda") == H200
     assert fake.launches() == 0

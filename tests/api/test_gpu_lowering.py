@@ -1,4 +1,4 @@
-"""Programs lowered for NVIDIA GPUs where there may be none: what the module says, and what is decided."""
+"""Programs lowered for GPUs where there may be none: what the module says, and what is decided."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import Artifact
+from jax_cocktail.device.amd import MI250X
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError
 from jax_cocktail.lowering import custom_call, decisions, gpu_call, variants
 from jax_cocktail.lowering.state import collecting
 from jax_cocktail.recursion.failure import failure_p
 from jax_cocktail.runtime import trust
+from jax_cocktail.runtime.gpu.handler import Handlers as PythonHandlers
 from jax_cocktail.utask.plan import LaunchPlan
-from tests.cpu.fake_cuda.driver import Handlers
+from tests.cpu.fake_gpu.driver import VENDORS, Handlers
 
 BINARY = b"not looked at while lowering"
 PLAN = LaunchPlan(256, 132, 128, 4096, 1024, 4352, cooperative=True)
@@ -58,9 +60,10 @@ def compiler(monkeypatch):
 # ---- the module --------------------------------------------------------------------------------------------
 
 
-def test_call(compiler):
+@pytest.mark.parametrize("platform", gpu_call.PLATFORMS)
+def test_call(compiler, platform):
     """One call with all attributes; the workspace is its last result, and nobody uses it."""
-    text = lowered()
+    text = lowered(platform=platform)
     assert text.count("@jax_cocktail_gpu(") == 1 and "while" not in text
     (digest,) = re.findall(r'digest = "(\w+)"', text)
     (signature,) = re.findall(r"signature = dense<\[([\d, ]+)\]>", text)
@@ -122,9 +125,9 @@ def test_what_codes_mean(compiler):
     assert "@jax_cocktail_failure" not in lowered(f=checked)
 
 
-def test_both_platforms_in_one_process(compiler, monkeypatch):
+def test_all_platforms_in_one_process(compiler, monkeypatch):
     """The same traced function, for one and for the other, in both orders."""
-    for order in (("cuda", "cpu"), ("cpu", "cuda")):
+    for order in (("cuda", "cpu", "rocm"), ("rocm", "cpu", "cuda")):
         traced = jax_cocktail.jit(function, options={"force": "cocktail"}).trace(jnp.ones(8))
         for platform in order:
             with monkeypatch.context() as patch:
@@ -132,8 +135,10 @@ def test_both_platforms_in_one_process(compiler, monkeypatch):
                     patch.undo()
                     patch.setattr(variants, "build", _build)
                 text = traced.lower(lowering_platforms=(platform,)).as_text()
-            wanted = {"cuda": "@jax_cocktail_gpu(", "cpu": "@jax_cocktail_cpu("}
-            assert {p: call in text for p, call in wanted.items()} == {p: p == platform for p in wanted}
+            wanted = {True: "@jax_cocktail_gpu(", False: "@jax_cocktail_cpu("}
+            assert {gpu: call in text for gpu, call in wanted.items()} == {
+                gpu: gpu == (platform != "cpu") for gpu in wanted
+            }
 
 
 _build = variants.build
@@ -143,11 +148,10 @@ _build = variants.build
 
 
 def test_other_platforms_go_to_stock():
-    for platform in ("rocm", "tpu"):
-        with pytest.raises(
-            StrictModeError, match=f"only the CPU and NVIDIA GPUs are supported, not {platform}"
-        ):
-            lowered(platform=platform)
+    with pytest.raises(
+        StrictModeError, match="only the CPU and GPUs of NVIDIA and AMD are supported, not tpu"
+    ):
+        lowered(platform="tpu")
 
 
 def test_several_platforms_go_to_stock():
@@ -169,16 +173,17 @@ def test_a_missing_compiler_is_told(compiler, monkeypatch):
 # ---- decisions ---------------------------------------------------------------------------------------------
 
 
-def test_without_a_device_the_model_decides(compiler, monkeypatch, tmp_path):
+@pytest.mark.parametrize("platform", gpu_call.PLATFORMS)
+def test_without_a_device_the_model_decides(compiler, monkeypatch, tmp_path, platform):
     """Nothing is measured, whatever lies in the call's arguments."""
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(custom_call, "present", lambda platform: platform == "cpu")
     traced = jax_cocktail.jit(function).trace(jnp.ones(8))
     with collecting() as reports:
-        traced.lower(lowering_platforms=("cuda",))
+        traced.lower(lowering_platforms=(platform,))
     (report,) = reports
     assert "not measured" in report.why
-    assert "this process has no cuda device" in report.why or "model" in report.why
+    assert f"this process has no {platform} device" in report.why or "model" in report.why
     assert report.stock_seconds is None
 
 
@@ -191,7 +196,7 @@ def test_decisions_belong_to_devices(monkeypatch):
     ]
     devices = [""]
     for kind in kinds:
-        monkeypatch.setattr(gpu_call, "gpu", lambda arch="", kind=kind: kind)
+        monkeypatch.setattr(gpu_call, "gpu", lambda arch="", platform="cuda", kind=kind: kind)
         devices.append(custom_call.device("cuda"))
         assert custom_call.device("cpu") == ""
     assert len({decisions.key_of(closed, 8, device) for device in devices}) == len(devices)
@@ -202,6 +207,8 @@ def test_units_are_those_of_the_device(monkeypatch):
     mark = SimpleNamespace(options=jax_cocktail.config.Options(gpu_arch="sm_80"))
     spec = variants.spec_of(mark, "cuda")
     assert (spec.arch, variants.units_of(mark, machine_of(spec))) == ("sm_80", 108)
+    amd = variants.spec_of(SimpleNamespace(options=jax_cocktail.config.Options()), "rocm")
+    assert (amd.arch, amd.warp, variants.units_of(mark, machine_of(amd))) == ("gfx942", 64, 304)
     three = SimpleNamespace(options=jax_cocktail.config.Options(units=3))
     assert variants.units_of(three, HOST) == variants.units_of(three, machine_of(spec)) == 3
     assert variants.spec_of(three, "cpu") is None
@@ -221,73 +228,99 @@ def test_gpu_without_and_with_a_device(monkeypatch):
     assert custom_call.present("cuda") and "NVIDIA B200" in custom_call.device("cuda")
 
 
+def test_amd_gpu_without_and_with_a_device(monkeypatch):
+    """The driver appends the modes of the memory to the architecture. Nothing is measured."""
+    card = SimpleNamespace(
+        device_kind="AMD Instinct MI250X",
+        compute_capability="gfx90a:sramecc+:xnack-",
+        core_count=104,
+        local_hardware_id=3,
+    )
+    backends = {"cpu": [], "rocm": [card]}
+    monkeypatch.setattr(jax, "local_devices", lambda backend: backends.get(backend, []))
+    found = gpu_call.gpu(platform="rocm")
+    assert found == gpu_call.Gpu("AMD Instinct MI250X", "gfx90a", 104, 3)
+    assert custom_call.present("rocm") and not custom_call.present("cuda")
+    assert custom_call.device("rocm") == "rocm, AMD Instinct MI250X (gfx90a)"
+    assert gpu_call.is_measured(platform="rocm")
+    mark = SimpleNamespace(options=jax_cocktail.config.Options())
+    spec = variants.spec_of(mark, "rocm")
+    assert spec == dataclasses.replace(MI250X, units=104)
+    backends.clear()
+    assert gpu_call.gpu(platform="rocm") == gpu_call.Gpu("", "gfx942")
+    assert gpu_call.gpu("gfx1100", "rocm").arch == "gfx1100"
+
+
 # ---- registration ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("platforms", "installed", "expected"),
     [
-        (None, False, False),
-        (None, True, True),
-        ("", True, True),
-        ("cpu", True, False),
-        ("cuda", False, True),
-        ("gpu,cpu", False, True),
+        (None, "", ()),
+        (None, "jax_plugins.xla_cuda13", ("cuda",)),
+        (None, "jax_rocm7_plugin", ("rocm",)),
+        ("", "jax_plugins.xla_cuda13", ("cuda",)),
+        ("cpu", "jax_plugins.xla_cuda13", ()),
+        ("cuda", "", ("cuda",)),
+        ("rocm,cpu", "", ("rocm",)),
+        ("gpu,cpu", "", ("cuda", "rocm")),
     ],
 )
 def test_expected(monkeypatch, platforms, installed, expected):
     monkeypatch.setattr(gpu_call, "jax", SimpleNamespace(config=SimpleNamespace(jax_platforms=platforms)))
-    monkeypatch.setattr(
-        gpu_call, "_installed", lambda module: installed and module == "jax_plugins.xla_cuda13"
-    )
-    assert gpu_call.expected() is expected
+    monkeypatch.setattr(gpu_call, "_installed", lambda module: module == installed)
+    assert gpu_call.expected() == expected
 
 
 def test_packages_are_found():
     assert gpu_call._installed("jax") and not gpu_call._installed("jax_plugins_of_nobody.xla_cuda13")
 
 
-def registered(monkeypatch):
+def registered(monkeypatch, platform):
     """What a first registration registers."""
     found = {}
-    monkeypatch.setattr(gpu_call, "_handlers", None)
+    monkeypatch.setattr(gpu_call, "_handlers", {})
     monkeypatch.setattr(
         jax.ffi,
         "register_ffi_target",
         lambda name, stages, platform: found.update({name: (stages, platform)}),
     )
-    gpu_call.register()
-    gpu_call.register()  # once only
+    gpu_call.register(platform)
+    monkeypatch.delattr(jax.ffi, "register_ffi_target")
+    gpu_call.register(platform)  # once only
     return found
 
 
-def test_registration(monkeypatch):
-    found = registered(monkeypatch)
+@pytest.mark.parametrize("name", gpu_call.PLATFORMS)
+def test_registration(monkeypatch, name):
+    found = registered(monkeypatch, name)
     assert set(found) == {"jax_cocktail_gpu", "jax_cocktail_gpu_nograph"}
     for stages, platform in found.values():
-        assert platform == "CUDA" and set(stages) == {"initialize", "execute"}
+        assert platform == name.upper() and set(stages) == {"initialize", "execute"}
     graph, without = (found[name][0] for name in ("jax_cocktail_gpu", "jax_cocktail_gpu_nograph"))
     assert repr(graph["execute"]) != repr(without["execute"])
 
 
-def test_without_a_host_compiler_the_handlers_are_in_python(monkeypatch):
+@pytest.mark.parametrize("platform", gpu_call.PLATFORMS)
+def test_without_a_host_compiler_the_handlers_are_in_python(monkeypatch, platform):
     def build(*args):
         raise BuildError("no C++ compiler was found", "install g++")
 
     monkeypatch.setattr(gpu_call, "build_gpu_handler", build)
     with pytest.warns(CocktailWarning, match="microseconds: no C"):
-        found = registered(monkeypatch)
+        found = registered(monkeypatch, platform)
     assert set(found) == {"jax_cocktail_gpu", "jax_cocktail_gpu_nograph"}
-    assert gpu_call._handlers.__name__ == "jax_cocktail.runtime.cuda.handler"
+    assert isinstance(gpu_call._handlers[platform], PythonHandlers)
 
 
-@pytest.mark.parametrize(("platforms", "count"), [("cuda,cpu", 1), ("cpu", 0)])
+@pytest.mark.parametrize(("platforms", "count"), [("cuda,cpu", 1), ("rocm,cpu", 1), ("cpu", 0)])
 def test_import_registers_where_gpus_are_expected(platforms, count):
     """Without a GPU and without CUDA, and without starting a backend."""
     text = (
         "from jax_cocktail import jit; from jax_cocktail.lowering import gpu_call;"
         "from jax._src import xla_bridge;"
-        "print(int(gpu_call._handlers is not None), xla_bridge.backends_are_initialized())"
+        "print(len(gpu_call._handlers), xla_bridge.backends_are_initialized())"
     )
     environment = {
         **os.environ,
@@ -299,13 +332,14 @@ def test_import_registers_where_gpus_are_expected(platforms, count):
     assert done.stdout.split() == [str(count), "False"]
 
 
+@pytest.mark.parametrize("vendor", VENDORS, ids=str)
 @pytest.mark.parametrize("kind", ["built", "callback"])
-def test_attributes_arrive(kind, compiler, tmp_path: Path, monkeypatch):
+def test_attributes_arrive(kind, vendor, compiler, tmp_path: Path, monkeypatch):
     """XLA hands the attributes of a call over as the handler wants them. (XLA for the CPU: it has no stream,
     and here there is no driver, which is what is told first.)"""
-    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(tmp_path / "no_driver.so"))
-    handlers = Handlers(kind, tmp_path)
-    target = f"jax_cocktail_gpu_attributes_{kind}"
+    monkeypatch.setenv(vendor.variable, str(tmp_path / "no_driver.so"))
+    handlers = Handlers(kind, tmp_path, vendor)
+    target = f"jax_cocktail_gpu_attributes_{kind}_{vendor}"
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handlers.execute), platform="cpu")
     test_attributes_arrive.kept = (*getattr(test_attributes_arrive, "kept", ()), handlers)
     digest = hashlib.sha256(BINARY).hexdigest()
@@ -318,5 +352,5 @@ def test_attributes_arrive(kind, compiler, tmp_path: Path, monkeypatch):
         binary = np.frombuffer(BINARY, np.uint8)
         return jax.ffi.ffi_call(target, types)(x, binary=binary, **bound, **attributes)[0]
 
-    with pytest.raises(Exception, match="the program decode: the CUDA driver cannot be loaded"):
+    with pytest.raises(Exception, match=vendor.said("the program decode: the CUDA driver cannot be loaded")):
         jax.block_until_ready(jax.jit(call)(jnp.ones(8)))

@@ -27,7 +27,7 @@ from jax_cocktail.runtime.cuda import micro as gpu_micro
 from tests.api.fake_card import FakeCard, emulate
 from tests.cpu.emulated import SPEC, THREADS
 from tests.cpu.emulation import emulator
-from tests.cpu.fake_cuda.driver import compiled
+from tests.cpu.fake_gpu.driver import compiled
 from tests.cpu.runner import EAGER
 
 CHECK = Path(gpu_check.__file__)

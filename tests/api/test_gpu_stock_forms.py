@@ -60,7 +60,9 @@ def card(monkeypatch, tmp_path):
     monkeypatch.setattr(stopwatch, "runner", lambda *how: runner(*how) or settings)
     monkeypatch.setattr(custom_call, "present", lambda platform: True)
     monkeypatch.setattr(gpu_measure, "measure_once", lambda *how: None)
-    monkeypatch.setattr(gpu_call, "gpu", lambda arch="": Gpu(H200.name, H200.arch, H200.units))
+    monkeypatch.setattr(
+        gpu_call, "gpu", lambda arch="", platform="cuda": Gpu(H200.name, H200.arch, H200.units)
+    )
     monkeypatch.setattr(decisions, "_remembered", {})
     monkeypatch.setattr(lower, "_warned", {})
     settings.captured = True
@@ -180,9 +182,9 @@ def test_keys_of_decisions(monkeypatch):
             raise BuildError("there is none", "install one")
         return facts.compiler
 
-    monkeypatch.setattr(variants, "driver_version", lambda: facts.driver)
+    monkeypatch.setattr(gpu_call, "driver_version", lambda platform: facts.driver)
     monkeypatch.setattr(variants, "device_toolchain", toolchain)
-    monkeypatch.setattr(gpu_call, "gpu", lambda arch="": Gpu(facts.name, "sm_90", 132))
+    monkeypatch.setattr(gpu_call, "gpu", lambda arch="", platform="cuda": Gpu(facts.name, "sm_90", 132))
     mark = SimpleNamespace(options=Options(profile="off"))
 
     def key(**options):

@@ -1,4 +1,4 @@
-"""The GPU's handler in both its forms, and a driver for it to speak to."""
+"""The GPU's handler in both its forms, and a driver of each vendor for it to speak to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cpu.fake_cuda.driver import Fake, Handlers, Xla
+from tests.cpu.fake_gpu.driver import VENDORS, Fake, Handlers, Vendor, Xla
 
 
 @pytest.fixture(params=["built", "callback"])
@@ -14,16 +14,21 @@ def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(params=VENDORS, ids=str)
+def vendor(request: pytest.FixtureRequest) -> Vendor:
+    return request.param
+
+
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    made = Fake(tmp_path)
-    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(made.path))
+def fake(vendor: Vendor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    made = Fake(tmp_path, vendor=vendor)
+    monkeypatch.setenv(vendor.variable, str(made.path))
     return made
 
 
 @pytest.fixture
-def handlers(kind: str, tmp_path: Path) -> Handlers:
-    return Handlers(kind, tmp_path)
+def handlers(kind: str, vendor: Vendor, tmp_path: Path) -> Handlers:
+    return Handlers(kind, tmp_path, vendor)
 
 
 @pytest.fixture

@@ -415,15 +415,16 @@ def test_nvrtc_that_cannot_be_loaded(bare: Path) -> None:
 # ---- the handler -------------------------------------------------------------------------------------------
 
 
-def test_handler_is_built_by_the_host_compiler(root: Path) -> None:
+@pytest.mark.parametrize("platform", ["cuda", "rocm"])
+def test_handler_is_built_by_the_host_compiler(root: Path, platform: str) -> None:
     jax = pytest.importorskip("jax")
-    path = build.build_gpu_handler(jax.ffi.include_dir(), build.host_toolchain())
+    path = build.build_gpu_handler(jax.ffi.include_dir(), build.host_toolchain(), platform)
     assert Path(path).is_relative_to(root)
-    assert build.build_gpu_handler(jax.ffi.include_dir(), build.host_toolchain()) == path
+    assert build.build_gpu_handler(jax.ffi.include_dir(), build.host_toolchain(), platform) == path
     command = Path(path).with_name("command.txt").read_text()
-    assert "nvcc" not in command and "-lcuda" not in command
+    assert not any(words in command for words in ("nvcc", "-lcuda", "hipcc", "-lamdhip64"))
 
 
 def test_handler_without_its_parts(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="c_api.h is missing.*reinstall jaxlib"):
-        build.build_gpu_handler(str(tmp_path), build.host_toolchain())
+        build.build_gpu_handler(str(tmp_path), build.host_toolchain(), "cuda")

@@ -1,4 +1,4 @@
-"""What the handler for NVIDIA GPUs, built and in Python, says when something is wrong."""
+"""What the handlers for GPUs, built and in Python, says when something is wrong."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from jax_cocktail.runtime import ffi, trust
-from tests.cpu.fake_cuda.calls import BINARY, PLAN, Doubling, memory, refused, run, simple
-from tests.cpu.fake_cuda.driver import EXECUTE, Call, Fake, Handlers, Xla
+from tests.cpu.fake_gpu.calls import BINARY, PLAN, Doubling, memory, refused, run, simple
+from tests.cpu.fake_gpu.driver import CUDA, EXECUTE, Call, Fake, Handlers, Vendor, Xla
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,12 @@ from tests.cpu.fake_cuda.driver import EXECUTE, Call, Fake, Handlers, Xla
     ],
 )
 def test_errors_of_the_driver(
-    handlers: Handlers, xla: Xla, fake: Fake, symbol: str, result: int, code: int, words: str
+    handlers: Handlers, xla: Xla, fake: Fake, vendor: Vendor, symbol: str, result: int, code: int, words: str
 ) -> None:
     """Each names the program, the call and what to try; the next execution may succeed."""
+    symbol, words = vendor.symbol(symbol), vendor.said(words)
+    if not symbol:
+        pytest.skip("there is no such function")
     fake.fail(symbol, result, times=1)
     found, text = refused(handlers, xla, simple())
     assert found == code and text.startswith("jax_cocktail: the program decode: ")
@@ -49,21 +52,22 @@ def test_errors_of_the_driver(
     assert run(handlers, xla, simple()) is None
 
 
-def test_failed_loads_leave_nothing(handlers: Handlers, xla: Xla, fake: Fake) -> None:
-    fake.fail("cuMemHostGetDevicePointer", 1, times=1)
+def test_failed_loads_leave_nothing(handlers: Handlers, xla: Xla, fake: Fake, vendor: Vendor) -> None:
+    fake.fail(vendor.symbol("cuMemHostGetDevicePointer"), 1, times=1)
     refused(handlers, xla, simple(plan=dataclasses.replace(PLAN, can_fail=True)), graph=False)
     names = [entry[""] for entry in fake.log()]
     assert names == ["load", "pinned", "unpinned", "unload"]
-    fake.fail("cuMemHostAlloc", 2, times=1)
+    allocates = vendor.symbol("cuMemHostAlloc")
+    fake.fail(allocates, 2, times=1)
     code, text = refused(handlers, xla, simple(plan=dataclasses.replace(PLAN, can_fail=True)), graph=False)
-    assert code == ffi.RESOURCE_EXHAUSTED and "cuMemHostAlloc" in text
+    assert code == ffi.RESOURCE_EXHAUSTED and allocates in text
     assert handlers.load_count() == 0
 
 
-def test_wrong_architecture(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+def test_wrong_architecture(handlers: Handlers, xla: Xla, fake: Fake, vendor: Vendor) -> None:
     fake.set(major=8, minor=0)
     _, text = refused(handlers, xla, simple())
-    assert "another GPU than this one (sm_80)" in text and "compile it again" in text
+    assert vendor.said("another GPU than this one (sm_80)") in text and "compile it again" in text
 
 
 def test_too_much_shared_memory(handlers: Handlers, xla: Xla, fake: Fake) -> None:
@@ -74,6 +78,7 @@ def test_too_much_shared_memory(handlers: Handlers, xla: Xla, fake: Fake) -> Non
     assert "256 threads with 65536 bytes of shared memory" in text and "49152 bytes per block" in text
 
 
+@pytest.mark.parametrize("vendor", [CUDA], indirect=True, ids=str)
 @pytest.mark.parametrize(
     ("version", "major", "most"), [(13000, 9, 32764), (12000, 9, 4096), (12080, 6, 4096), (12010, 7, 32764)]
 )
@@ -93,9 +98,21 @@ def test_limit_of_parameters(
             assert code == ffi.RESOURCE_EXHAUSTED and f"the limit is {most}" in text
 
 
-def test_wrong_number_of_arrays(handlers: Handlers, xla: Xla, fake: Fake) -> None:
-    code, text = refused(handlers, xla, simple(results=2))
-    assert code == ffi.INVALID_ARGUMENT and "32 bytes of parameters and the kernel takes 40" in text
+def test_limit_of_parameters_of_hip(handlers: Handlers, xla: Xla, fake: Fake, vendor: Vendor) -> None:
+    """It names none."""
+    fake.set(version=60342134)
+    call = Call(b"FAKE", PLAN, memory(1) * 509, memory(3))
+    if vendor.platform == "rocm":
+        code, text = refused(handlers, xla, call)
+        assert code == ffi.RESOURCE_EXHAUSTED and "the limit is 4096 with HIP 6.3)" in text
+    else:
+        assert run(handlers, xla, call) is None
+
+
+def test_wrong_number_of_arrays(handlers: Handlers, xla: Xla, fake: Fake, vendor: Vendor) -> None:
+    if vendor.has_contexts:  # HIP does not say what a kernel takes
+        code, text = refused(handlers, xla, simple(results=2))
+        assert code == ffi.INVALID_ARGUMENT and "32 bytes of parameters and the kernel takes 40" in text
     code, text = refused(handlers, xla, simple(results=0))
     assert code == ffi.INVALID_ARGUMENT and "no workspace result" in text
 
@@ -243,13 +260,14 @@ def test_sync_tells_at_once(handlers: Handlers, xla: Xla, fake: Fake) -> None:
     assert doubling.y[0] == 4 and len(fake.log("synchronize")) == 3
 
 
-def test_sync_and_a_kernel_that_died(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+def test_sync_and_a_kernel_that_died(handlers: Handlers, xla: Xla, fake: Fake, vendor: Vendor) -> None:
     """The word says more than the driver; without one the driver's error is told."""
     fake.set(pointers=4)
     doubling = Doubling(dataclasses.replace(PLAN, can_fail=True), sync=1)
-    fake.fail("cuStreamSynchronize", 719)
+    waits = vendor.symbol("cuStreamSynchronize")
+    fake.fail(waits, 719)
     code, text = refused(handlers, xla, doubling.call, graph=False)
-    assert code == ffi.INTERNAL and "cuStreamSynchronize: CUDA_ERROR_LAUNCH_FAILED (719" in text
+    assert code == ffi.INTERNAL and vendor.said(f"{waits}: CUDA_ERROR_LAUNCH_FAILED (719") in text
     doubling.x[0] = -1
     assert "stopped with code 5 in this call" in refused(handlers, xla, doubling.call, graph=False)[1]
 
@@ -285,26 +303,28 @@ def test_nothing_waits_without_being_asked(handlers: Handlers, xla: Xla, fake: F
 # ---- no driver ---------------------------------------------------------------------------------------------
 
 
-def test_no_driver(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(tmp_path / "libcuda.so.1"))
-    handlers = Handlers(kind, tmp_path)
+def test_no_driver(kind: str, vendor: Vendor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(vendor.variable, str(tmp_path / vendor.library))
+    handlers = Handlers(kind, tmp_path, vendor)
     code, text = refused(handlers, Xla(0), simple())
     assert code == ffi.FAILED_PRECONDITION
-    assert text.startswith("jax_cocktail: the program decode: the CUDA driver cannot be loaded (")
-    assert "libcuda.so.1" in text and "JAX_COCKTAIL_CUDA_DRIVER" in text
+    expected = vendor.said("jax_cocktail: the program decode: the CUDA driver cannot be loaded (")
+    assert text.startswith(expected) and vendor.library in text and vendor.variable in text
 
 
 @pytest.mark.parametrize("result", [100, 803])
-def test_no_device(kind: str, tmp_path: Path, fake: Fake, result: int) -> None:
-    fake.fail("cuInit", result)
-    code, text = refused(Handlers(kind, tmp_path), Xla(0), simple())
+def test_no_device(kind: str, vendor: Vendor, tmp_path: Path, fake: Fake, result: int) -> None:
+    fake.fail(vendor.symbol("cuInit"), result)
+    code, text = refused(Handlers(kind, tmp_path, vendor), Xla(0), simple())
     words = "CUDA_VISIBLE_DEVICES" if result == 100 else "nvidia-smi"
-    assert code == ffi.FAILED_PRECONDITION and words in text
+    assert code == ffi.FAILED_PRECONDITION and vendor.said(words) in text
 
 
-def test_old_driver(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = Fake(tmp_path, "-DFAKE_OLD")
-    old.set(version=11070)
-    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(old.path))
-    _, text = refused(Handlers(kind, tmp_path), Xla(0), simple())
-    assert "too old (CUDA 11.7, without cuLaunchKernelEx)" in text and "11.8 or newer" in text
+def test_old_driver(kind: str, vendor: Vendor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = Fake(tmp_path, "-DFAKE_OLD", vendor=vendor)
+    old.set(version=vendor.old)
+    monkeypatch.setenv(vendor.variable, str(old.path))
+    _, text = refused(Handlers(kind, tmp_path, vendor), Xla(0), simple())
+    launches = vendor.symbol("cuLaunchKernelEx")
+    assert f"too old ({vendor.said('CUDA 11.7')}, without {launches})" in text
+    assert vendor.said("11.8 or newer") in text

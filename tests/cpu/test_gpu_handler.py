@@ -1,9 +1,10 @@
-"""The handler for NVIDIA GPUs, built and in Python, against a fake driver: no GPU and no CUDA is needed."""
+"""The handlers for GPUs, built and in Python, against fake drivers: no GPU, CUDA or ROCm is needed."""
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
+import os
 import re
 import shutil
 import subprocess
@@ -16,20 +17,24 @@ import pytest
 from jax_cocktail.build import host as build
 from jax_cocktail.runtime import ffi, trust
 from jax_cocktail.utask.plan import LaunchPlan
-from tests.cpu.cuda_text import program
 from tests.cpu.emulation import emulator
-from tests.cpu.fake_cuda.calls import ALONE, BINARY, PLAN, Doubling, run, simple
-from tests.cpu.fake_cuda.driver import (
+from tests.cpu.emulation.text import program
+from tests.cpu.fake_gpu.calls import ALONE, BINARY, PLAN, Doubling, run, simple
+from tests.cpu.fake_gpu.driver import (
+    CUDA,
     EXECUTE,
     HERE,
-    INCLUDES,
     INSTANTIATE,
+    ROCM,
     Call,
     Fake,
     Handlers,
+    Vendor,
     Xla,
     compiled,
 )
+
+ONLY_CUDA = pytest.mark.parametrize("vendor", [CUDA], indirect=True, ids=str)
 
 # ---- the interface -----------------------------------------------------------------------------------------
 
@@ -131,7 +136,63 @@ def test_declarations_are_those_of_cuda(tmp_path: Path) -> None:
         "offsetof(LaunchConfig, attributes)": "offsetof(CUlaunchConfig, attrs)",
         "offsetof(LaunchConfig, num_attributes)": "offsetof(CUlaunchConfig, numAttrs)",
     }
-    lines = ['#include "handler_driver.h"', "#include <stddef.h>", "#include <cuda.h>"]
+    _agree(CUDA, pairs, ["#include <cuda.h>"], header.parent)
+
+
+def test_declarations_are_those_of_hip() -> None:
+    """The same of HIP, where Debian or ROCm has put its headers."""
+    places = (os.environ.get("ROCM_PATH", "/opt" + "/rocm"), "/usr")
+    folder = next(
+        (Path(p, "include") for p in places if Path(p, "include/hip/hip_version.h").is_file()), None
+    )
+    if folder is None:
+        pytest.skip("there is no hip_runtime_api.h here")
+    pairs = {
+        "kDeviceMultiprocessors": "hipDeviceAttributeMultiprocessorCount",
+        "kDeviceSharedMemory": "hipDeviceAttributeMaxSharedMemoryPerBlock",
+        "kDeviceCooperativeLaunch": "hipDeviceAttributeCooperativeLaunch",
+        "kCaptureRelaxed": "hipStreamCaptureModeRelaxed",
+        "kHostPortable": "hipHostMallocPortable",
+        "kHostDeviceMap": "hipHostMallocMapped",
+        "kHostCoherent": "hipHostMallocCoherent",
+        "kOutOfMemory": "hipErrorOutOfMemory",
+        "kNoDevice": "hipErrorNoDevice",
+        "kInvalidImage": "hipErrorInvalidImage",
+        "kNoBinaryForGpu": "hipErrorNoBinaryForGpu",
+        "kInvalidPtx": "hipErrorInvalidKernelFile",
+        "kInvalidSource": "hipErrorInvalidSource",
+        "kSharedObjectInitFailed": "hipErrorSharedObjectInitFailed",
+        "kIllegalAddress": "hipErrorIllegalAddress",
+        "kLaunchOutOfResources": "hipErrorLaunchOutOfResources",
+        "kLaunchTimeout": "hipErrorLaunchTimeOut",
+        "kAssert": "hipErrorAssert",
+        "kLaunchFailed": "hipErrorLaunchFailure",
+        "kCooperativeLaunchTooLarge": "hipErrorCooperativeLaunchTooLarge",
+        "kNotSupported": "hipErrorNotSupported",
+        "kStreamCaptureUnsupported": "hipErrorStreamCaptureUnsupported",
+        "kStreamCaptureWrongThread": "hipErrorStreamCaptureWrongThread",
+    }
+    before = [
+        "#define __HIP_PLATFORM_AMD__",
+        "#define __HIP_DISABLE_CPP_FUNCTIONS__",
+        "#include <hip/hip_runtime_api.h>",
+        "#include <hip/hip_version.h>",
+    ]
+    newer = [  # than the headers of Debian 12
+        "#if HIP_VERSION_MAJOR < 6",
+        "hipError_t hipStreamGetDevice(hipStream_t, hipDevice_t*);",
+        "hipError_t hipDrvGetErrorName(hipError_t, const char**);",
+        "hipError_t hipDrvGetErrorString(hipError_t, const char**);",
+        "hipError_t hipModuleLaunchCooperativeKernel(hipFunction_t, unsigned, unsigned, unsigned, unsigned,",
+        "    unsigned, unsigned, unsigned, hipStream_t, void**);",
+        "#endif",
+    ]
+    _agree(ROCM, pairs, [*before, *newer], folder)
+
+
+def _agree(vendor: Vendor, pairs: dict[str, str], header: list[str], folder: Path) -> None:
+    """The numbers of handler_driver.h are those of a header, and the functions have the same parameters."""
+    lines = ['#include "handler_driver.h"', "#include <stddef.h>", *header]
     lines += [f"static_assert(int({ours}) == int({theirs}));" for ours, theirs in pairs.items()]
     # Pointers and handles differ in name only: the number of parameters and each one's size must agree.
     lines += [
@@ -140,19 +201,15 @@ def test_declarations_are_those_of_cuda(tmp_path: Path) -> None:
         "  unsigned long total = 0; ((total = total * 31 + sizeof(A)), ...); return total; }",
         "template <class A, class B> constexpr bool agree(A a, B b) {",
         "  return count(a) == count(b) && bytes(a) == bytes(b); }",
-        "#define CK_AGREE(field, symbol, parameters) \\",
-        "  static_assert(agree((Result(*) parameters)nullptr, (decltype(&CK_OF(field)))nullptr), symbol);",
-        "#define CK_OF(field) CK_NAMED_##field",
     ]
-    renamed = {"MaxActiveBlocks": "OccupancyMaxActiveBlocksPerMultiprocessor"}
-    renamed["ExchangeCaptureMode"] = "ThreadExchangeStreamCaptureMode"
-    text = (INCLUDES[0] / "handler_driver.h").read_text()
-    for field in dict.fromkeys(part.split(",")[0] for part in text.split("REQUIRED(")[1:]):
-        if field.isidentifier() and field != "REQUIRED":
-            lines.append(f"#define CK_NAMED_{field} cu{renamed.get(field, field)}")
-    lines.append("CK_DRIVER_CALLS(CK_AGREE, CK_SKIP)")
-    lines.insert(0, "#define CK_SKIP(field, symbol, parameters)")
-    compiled("\n".join(lines) + "\n", f"-I{header.parent}")
+    text = (vendor.includes[0] / "handler_driver.h").read_text()
+    found = re.findall(r'REQUIRED\(\w+, "(\w+)",[\s\\]*(\(.*\))\)\s', text)
+    assert len(found) == text.count("REQUIRED(") > 20
+    lines += [
+        f"static_assert(agree((Result(*) {parameters})nullptr, (decltype(&{symbol}))nullptr));"
+        for symbol, parameters in found
+    ]
+    compiled("\n".join(lines) + "\n", f"-I{folder}", vendor=vendor)
 
 
 # ---- launches ----------------------------------------------------------------------------------------------
@@ -181,7 +238,7 @@ def test_launch_and_parameters(handlers: Handlers, xla: Xla, fake: Fake) -> None
     assert fake.depth() == 0
 
 
-def test_launch_parameters(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+def test_launch_parameters(handlers: Handlers, xla: Xla, fake: Fake, vendor: Vendor) -> None:
     """They are passed behind the addresses. A program with others is another one."""
     binary = BINARY.replace(b"=40", b"=56")
     for sizes in ((7, 1 << 40), (8, 1 << 41)):
@@ -189,6 +246,8 @@ def test_launch_parameters(handlers: Handlers, xla: Xla, fake: Fake) -> None:
         assert run(handlers, xla, call) is None
         assert fake.log("launch")[-1]["pointers"].split(",")[-3:] == ["0", *map(hex, sizes)]
     assert handlers.load_count() == 2
+    if not vendor.has_contexts:
+        return
     problem = run(handlers, xla, simple(binary))
     assert problem is not None and "passes 40 bytes of parameters and the kernel takes 56" in problem[1]
 
@@ -266,6 +325,7 @@ def test_choice(
 NEAR = dataclasses.replace(PLAN, most_units=16, cluster=True)
 
 
+@ONLY_CUDA
 @pytest.mark.parametrize(
     ("facts", "plan", "kernel", "grid", "cluster"),
     [
@@ -295,6 +355,7 @@ def test_one_cluster(
     assert len(log) == (1 if cluster > 1 else 2)
 
 
+@ONLY_CUDA
 @pytest.mark.parametrize("symbol", ["cuOccupancyMaxActiveClusters", "cuFuncSetAttribute"])
 def test_clusters_that_the_driver_refuses(handlers: Handlers, xla: Xla, fake: Fake, symbol: str) -> None:
     """What it says of clusters is no error of the call; what it says of the kernel is."""
@@ -304,6 +365,13 @@ def test_clusters_that_the_driver_refuses(handlers: Handlers, xla: Xla, fake: Fa
         assert error is not None and "cuFuncSetAttribute" in error[1]
     else:
         assert error is None and fake.log("launch")[0]["kernel"] == "ck_portable"
+
+
+@pytest.mark.parametrize("vendor", [ROCM], indirect=True, ids=str)
+def test_without_clusters(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    assert run(handlers, xla, simple(binary=b"FAKE parameters=40", plan=NEAR)) is None
+    log = [entry for entry in fake.log() if entry[""] in ("memset", "launch")]
+    assert (len(log), log[-1]["kernel"], log[-1]["grid"]) == (2, "ck_portable", "16")
 
 
 def test_without_workspace(handlers: Handlers, xla: Xla, fake: Fake) -> None:
@@ -323,6 +391,7 @@ def test_two_contexts(handlers: Handlers, fake: Fake) -> None:
     assert handlers.load_count() == 2 and fake.depth() == 0
 
 
+@ONLY_CUDA
 def test_context_at_the_address_of_another(handlers: Handlers, fake: Fake) -> None:
     """What was loaded into a context that is gone is not used, wherever the table keeps it."""
     context = fake.context()
@@ -334,6 +403,7 @@ def test_context_at_the_address_of_another(handlers: Handlers, fake: Fake) -> No
     assert handlers.load_count() == 2
 
 
+@ONLY_CUDA
 def test_drivers_without_identities(handlers: Handlers, xla: Xla, fake: Fake) -> None:
     fake.set(ids=0)
     assert run(handlers, xla, simple()) is None and run(handlers, xla, simple()) is None
@@ -376,7 +446,7 @@ def test_threads(handlers: Handlers, fake: Fake) -> None:
 
 
 @pytest.mark.parametrize("cluster", [False, True])
-def test_emulated_program(handlers: Handlers, xla: Xla, fake: Fake, cluster: bool) -> None:
+def test_emulated_program(handlers: Handlers, xla: Xla, fake: Fake, vendor: Vendor, cluster: bool) -> None:
     """From a program's text to its answer, through the handler: blocks that wait for each other."""
     body = """
       i32* x = (i32*)workspace;
@@ -386,11 +456,14 @@ def test_emulated_program(handlers: Handlers, xla: Xla, fake: Fake, cluster: boo
       for (i32 i = 0; i < 4; ++i) total += x[i];
       if (ck_lane() == 0) ((i32*)results[0])[unit->index] = total;
     """
-    text = f"#define CK_ONE_CLUSTER {cluster:d}\n" + program(body, threads=32, most_units=4, shared=64)
-    binary = emulator.build(text).path.read_bytes()
+    if cluster and not vendor.has_contexts:
+        pytest.skip("there are no clusters")
+    text = f"#define CK_ONE_CLUSTER {cluster:d}\n" + program(body, threads=64, most_units=4, shared=64)
+    gpu = emulator.WAVES_OF_64 if vendor is ROCM else emulator.CUDA
+    binary = emulator.build(text, gpu=gpu).path.read_bytes()
     x, y = np.arange(1, 5, dtype=np.int32), np.zeros(4, np.int32)
     workspace = np.zeros(512, np.uint8)
-    plan = LaunchPlan(256, 4, 32, 4096, 4096, 512, cooperative=True, cluster=cluster)
+    plan = LaunchPlan(256, 4, 64, 4096, 4096, 512, cooperative=True, cluster=cluster)
     call = Call(binary, plan, [x.ctypes.data], [y.ctypes.data, workspace.ctypes.data])
     fake.set(pointers=4)
     assert run(handlers, xla, call) is None
@@ -400,18 +473,17 @@ def test_emulated_program(handlers: Handlers, xla: Xla, fake: Fake, cluster: boo
     np.testing.assert_array_equal(y, [10] * 4)
 
 
-def test_thread_sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_sanitizer(vendor: Vendor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The handler from many threads, in a program of its own: Python is not built for this."""
     target = tmp_path / "threads"
-    flags = ["-std=c++17", "-O1", "-g", "-fsanitize=thread", *(f"-I{path}" for path in INCLUDES)]
+    flags = ["-std=c++17", "-O1", "-g", "-fsanitize=thread", *(f"-I{path}" for path in vendor.includes)]
     command = [*build.host_toolchain().command, *flags, str(HERE / "threads.cc"), "-o", str(target)]
     done = subprocess.run([*command, "-ldl", "-lpthread"], capture_output=True, text=True)
     if "cannot find" in done.stderr:
         pytest.skip("the library of the sanitizer is not installed")
     assert done.returncode == 0, done.stderr
-    monkeypatch.setenv(
-        "JAX_COCKTAIL_CUDA_DRIVER", str(compiled(HERE / "fake_cuda.cc", "-fsanitize=thread", "-DFAKE_QUIET"))
-    )
+    fake = compiled(HERE / vendor.fake, "-fsanitize=thread", "-DFAKE_QUIET", vendor=vendor)
+    monkeypatch.setenv(vendor.variable, str(fake))
     ran = subprocess.run([str(target)], capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
     assert ran.stdout == "2 programs, 1600 launches\n"

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.cpu.fake_cuda.calls import PLAN, Doubling, run
-from tests.cpu.fake_cuda.driver import EXECUTE, Fake, Handlers, Xla
+from tests.cpu.fake_gpu.calls import PLAN, Doubling, run
+from tests.cpu.fake_gpu.driver import EXECUTE, Fake, Handlers, Xla
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -18,8 +18,8 @@ from jax_cocktail.utask.interpreter.run import run
 from tests.cpu.cuda_text import NO_NVCC, NVCC, nvcc_facts
 from tests.cpu.emulated import SPEC, THREADS
 from tests.cpu.emulation import emulator
-from tests.cpu.fake_cuda.calls import run as run_call
-from tests.cpu.fake_cuda.driver import Call
+from tests.cpu.fake_gpu.calls import run as run_call
+from tests.cpu.fake_gpu.driver import Call
 from tests.cpu.runner import EAGER
 from tests.cpu.sanitizers import SANITIZERS, NoSanitizer, complaint
 from tests.cpu.traced import memory_of_results, on_blocks, on_threads, timeline_of

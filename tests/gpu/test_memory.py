@@ -28,7 +28,11 @@ def little(card: Card, monkeypatch):
 
     def limit(count: int) -> None:
         spec_of = gpu_call.spec_of
-        monkeypatch.setattr(gpu_call, "spec_of", lambda arch="": replace(spec_of(arch), shared_bytes=count))
+        monkeypatch.setattr(
+            gpu_call,
+            "spec_of",
+            lambda arch="", platform="cuda": replace(spec_of(arch, platform), shared_bytes=count),
+        )
         if card.emulation:
             card.emulation.spec = replace(card.emulation.spec, shared_bytes=count)
 

@@ -115,7 +115,7 @@ def test_call(tmp_path):
     """One call for the whole loop; the workspace is its last result; nothing of the loop is left to XLA."""
     found = compiled(ours(loop), (X,), tmp_path)
     results, launch = call_of(found)
-    assert gpu_call._handlers is not None
+    assert gpu_call._handlers
     assert results == ["f32[64,64]", f"u8[{launch[7 - 1]}]"] and launch[6] > launch[1] > 0
     kinds = [step.kind for step in found.steps]
     assert kinds.count("kCustomCall") == 1 and set(kinds) <= {"kCustomCall", "kCopy"}
@@ -159,8 +159,8 @@ def test_calls_that_are_waited_for_are_not_captured(options, tmp_path):
 
 def test_handlers_in_python_are_captured_too(tmp_path, monkeypatch):
     """XLA asks a handler for its traits when it plans graphs; under other names, as names stay registered."""
-    monkeypatch.setattr(gpu_call, "_handlers", None)
-    monkeypatch.setattr(gpu_call, "_built", lambda: None)
+    monkeypatch.setattr(gpu_call, "_handlers", {})
+    monkeypatch.setattr(gpu_call, "_built", lambda platform: None)
     for name in ("TARGET", "TARGET_WITHOUT_GRAPH"):
         monkeypatch.setattr(gpu_call, name, f"{getattr(gpu_call, name)}_python")
     gpu_call.register()

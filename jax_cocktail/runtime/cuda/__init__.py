@@ -1,1 +1,1 @@
-"""The CUDA runtime: driver, handler, and the measurements at first use of a card."""
+"""The CUDA driver, and the measurements at first use of a card."""

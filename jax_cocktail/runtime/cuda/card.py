@@ -16,15 +16,14 @@ from jax_cocktail.device.spec import PORTABLE_CLUSTER, DeviceSpec
 from jax_cocktail.errors import BuildError
 from jax_cocktail.runtime.cuda.driver import (
     ATTRIBUTES,
-    CAPTURE_RELAXED,
     DYNAMIC_SHARED_BYTES,
     NEEDED,
     NON_PORTABLE_CLUSTER,
     OF_CARDS,
-    Functions,
-    driver_path,
+    WORDS,
     launch_config,
 )
+from jax_cocktail.runtime.gpu.driver import CAPTURE_RELAXED, Functions
 
 Array = np.ndarray[Any, Any]
 
@@ -60,12 +59,12 @@ class Library(Functions):
 
     def __init__(self) -> None:
         try:
-            super().__init__()
+            super().__init__(WORDS, {**NEEDED, **OF_CARDS})
         except OSError as error:
             raise CudaError(f"the CUDA driver cannot be loaded ({error})") from error
         missing = [name for name in (*NEEDED, *OF_CARDS) if name not in self.functions]
         if missing:
-            raise CudaError(f"the CUDA driver {driver_path()} is too old: it has no {missing[0]}")
+            raise CudaError(f"the CUDA driver {self.path} is too old: it has no {missing[0]}")
         self("cuInit", 0)
 
     def __call__(self, name: str, *arguments: Any) -> None:

@@ -1,17 +1,26 @@
-"""The CUDA driver through ctypes: its functions and numbers, and the errors of the handler in Python.
+"""The CUDA driver through ctypes: its functions and numbers.
 
-The counterpart of handler_driver.h.
+The counterpart of `cuda_src/handler_driver.h`.
 """
 
 from __future__ import annotations
 
 import ctypes as c
 import functools
-import os
-from collections.abc import Callable
 from typing import Any
 
-from jax_cocktail.runtime.ffi import FAILED_PRECONDITION, INTERNAL, RESOURCE_EXHAUSTED, Call
+from jax_cocktail.device.spec import PORTABLE_CLUSTER
+from jax_cocktail.runtime.ffi import Call
+from jax_cocktail.runtime.gpu.driver import (
+    HOST_DEVICE_MAP,
+    HOST_PORTABLE,
+    DeviceFacts,
+    Driver,
+    Launch,
+    Symbols,
+    Words,
+    version_of,
+)
 
 # The attributes of a device that are asked for, by our names.
 ATTRIBUTES = {
@@ -34,8 +43,6 @@ ATTRIBUTES = {
 FIRST_WITH_CLUSTERS = 9  # the major compute capability
 DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER = 8, 14
 LAUNCH_COOPERATIVE, LAUNCH_CLUSTER = 2, 4
-CAPTURE_RELAXED = 2
-HOST_PORTABLE, HOST_DEVICE_MAP = 1, 2
 
 
 class LaunchAttribute(c.Structure):
@@ -121,124 +128,121 @@ OF_CARDS: dict[str, tuple[Any, ...]] = {  # what `card` needs beside the above
     "cuGraphExecDestroy": (_P,),
     "cuGraphDestroy": (_P,),
 }
-_NO_GPU = "there is no NVIDIA GPU here, or CUDA_VISIBLE_DEVICES hides it"
-_NOT_THIS_GPU = (
-    "the program was compiled for another GPU or a newer driver; compile it again on this machine, or update"
-    " NVIDIA's driver"
+WORDS = Words(
+    platform="CUDA",
+    oldest="11.8",
+    driver="CUDA driver",
+    of_vendor="NVIDIA's driver",
+    libraries=("libcuda.so.1",),
+    variable="JAX_COCKTAIL_CUDA_DRIVER",
+    no_device="there is no NVIDIA GPU here, or CUDA_VISIBLE_DEVICES hides it",
+    tool="nvidia-smi",
+    refusers="MPS, a partition, a debugger?",
+    init="cuInit",
+    version="cuDriverGetVersion",
+    error_name="cuGetErrorName",
+    error_text="cuGetErrorString",
 )
-_INSTALLATION = "the driver's installation is at fault; see whether nvidia-smi works"
-_KERNEL_FAILED = (
-    'a kernel of this process failed, ours or another; start again with the option errors="sync", which finds'
-    " out whether it is ours"
-)
-_COOPERATIVE_REFUSED = (
-    "the cooperative launch was refused: fewer blocks can be on the device at once than the driver said (MPS,"
-    ' a partition, a debugger?); use the option force="stock" or another device'
-)
-_CAPTURED = (
-    "not allowed while XLA captures a command buffer; XLA_FLAGS=--xla_gpu_enable_command_buffer= switches"
-    " capturing off; please report this"
-)
-_ADVICE = {
-    2: "the device or the pinned host memory is full; lower XLA_PYTHON_CLIENT_MEM_FRACTION, so that the"
-    " driver has some left, or free arrays",
-    100: _NO_GPU,
-    **dict.fromkeys((34, 802, 803, 804), _INSTALLATION),
-    **dict.fromkeys((200, 209, 218, 221, 222, 223, 300), _NOT_THIS_GPU),
-    701: "the kernel wants more registers or shared memory than this device has; compile it again on this"
-    " machine",
-    **dict.fromkeys((700, 702, 710, *range(714, 720)), _KERNEL_FAILED),
-    **dict.fromkeys((720, 801), _COOPERATIVE_REFUSED),
-    **dict.fromkeys(range(900, 909), _CAPTURED),
-}
-NO_BINARY = 209
-_FATAL = frozenset((700, *range(703, 720))) - {701, 702}
-
-
-def driver_path() -> str:
-    """The name or path of the driver's library."""
-    return os.environ.get("JAX_COCKTAIL_CUDA_DRIVER") or "libcuda.so.1"
 
 
 def driver_version() -> int:
-    """The driver's version: 13000 for CUDA 13.0, 0 if there is none. Does not initialise the driver."""
-    version = c.c_int()
-    try:
-        failed = c.CDLL(driver_path()).cuDriverGetVersion(c.byref(version))
-    except (OSError, AttributeError):
-        return 0
-    return 0 if failed else version.value
+    """The driver's version: 13000 for CUDA 13.0, 0 if there is none."""
+    return version_of(WORDS)
 
 
-class Functions:
-    """The functions of the driver's library, as far as it has them. Raises OSError if there is none."""
+class CudaDriver(Driver):
+    """The CUDA driver as the handler needs it."""
 
-    def __init__(self) -> None:
-        self.functions: dict[str, Callable[..., int]] = {}
-        library = c.CDLL(driver_path())
-        for name, types in {**NEEDED, **_OPTIONAL, **OF_CARDS}.items():
-            if hasattr(library, name):
-                function = getattr(library, name)
-                function.argtypes, function.restype = types, c.c_int
-                self.functions[name] = function
-
-    def words(self, function: str, result: int) -> str:
-        """The name or the description of a result, or ""."""
-        text = c.c_char_p()
-        self.functions[function](result, c.byref(text))
-        return (text.value or b"").decode(errors="replace")
-
-
-class Driver(Functions):
-    """The driver as the handler needs it. `problem`: the reason why it cannot be used, or ""."""
+    vendor = WORDS
+    symbols = Symbols(
+        load="cuModuleLoadData",
+        unload="cuModuleUnload",
+        find="cuModuleGetFunction",
+        host_alloc="cuMemHostAlloc",
+        host_free="cuMemFreeHost",
+        host_address="cuMemHostGetDevicePointer_v2",
+        memset="cuMemsetD8Async",
+        wait="cuStreamSynchronize",
+        capture_mode="cuThreadExchangeStreamCaptureMode",
+    )
+    host_flags = HOST_PORTABLE | HOST_DEVICE_MAP
 
     def __init__(self) -> None:
-        self.problem, self.version = "", 0
-        try:
-            super().__init__()
-        except OSError as error:
-            self.problem = (
-                f"the CUDA driver cannot be loaded ({error}): install NVIDIA's driver, or name its library in"
-                " JAX_COCKTAIL_CUDA_DRIVER"
-            )
-            return
-        if "cuDriverGetVersion" in self.functions:
-            self.version = self._number("cuDriverGetVersion")
-        missing = [name for name in NEEDED if name not in self.functions]
-        if missing:
-            self.problem = (
-                f"the CUDA driver {driver_path()} is too old"
-                f" (CUDA {self.version // 1000}.{self.version % 1000 // 10}, without {missing[-1]}):"
-                " CUDA 11.8 or newer is needed; update NVIDIA's driver"
-            )
-            return
-        result = self.functions["cuInit"](0)
-        if result != 0:
-            advice = _NO_GPU if result == 100 else "see whether nvidia-smi works"
-            name = self.words("cuGetErrorName", result) or "unknown error"
-            self.problem = f"the CUDA driver does not start: cuInit: {name}: {advice}"
+        super().__init__(NEEDED, _OPTIONAL)
 
-    def _number(self, name: str) -> int:
-        value = c.c_int()
-        self.functions[name](c.byref(value))
+    @property
+    def release(self) -> str:
+        return f"CUDA {self.version // 1000}.{self.version % 1000 // 10}"
+
+    def enter(self, call: Call, stream: int) -> tuple[tuple[int, int], int | None]:
+        context, before, identity = c.c_void_p(), c.c_void_p(), c.c_ulonglong()
+        self.call(call, "cuStreamGetCtx", stream, c.byref(context))
+        if "cuCtxGetId" in self.functions:
+            self.functions["cuCtxGetId"](context, c.byref(identity))
+        self.functions["cuCtxGetCurrent"](c.byref(before))
+        place = context.value or 0, identity.value
+        if before.value == context.value:
+            return place, None
+        self.call(call, "cuCtxPushCurrent_v2", context)
+        return place, before.value or 0
+
+    def leave(self, before: int | None) -> None:
+        if before is not None:
+            self.functions["cuCtxPopCurrent_v2"](c.byref(c.c_void_p()))
+
+    def _attribute(self, call: Call, name: str) -> int:
+        device, value = c.c_int(), c.c_int()
+        self.call(call, "cuCtxGetDevice", c.byref(device))
+        self.call(call, "cuDeviceGetAttribute", c.byref(value), ATTRIBUTES[name], device)
         return value.value
 
-    def call(self, call: Call, name: str, *arguments: Any) -> None:
-        """Calls a function of the driver. Raises Refused if it fails."""
-        self.check(call, self.functions[name](*arguments), name)
+    def describe(self, call: Call) -> DeviceFacts:
+        major, minor = self._attribute(call, "major"), self._attribute(call, "minor")
+        # Since CUDA 12.1 a kernel may have more parameters (from Volta on).
+        limit = 32764 if self.version >= 12010 and major >= 7 else 4096
+        units, shared_bytes, cooperative = (
+            self._attribute(call, name) for name in ("units", "shared_bytes", "cooperative")
+        )
+        return DeviceFacts(units, shared_bytes, cooperative, limit, f"sm_{major}{minor}")
 
-    def check(self, call: Call, result: int, name: str) -> None:
-        """Raises Refused if `result` of the driver's function `name` is an error."""
-        if result == 0:
-            return
-        out_of_room = RESOURCE_EXHAUSTED if result in (2, 701) else FAILED_PRECONDITION
-        error = self.words("cuGetErrorName", result) or "unknown error"
-        text = self.words("cuGetErrorString", result) or "no description"
-        advice = _ADVICE.get(result, 'the option force="stock" runs stock XLA')
-        what = f"{name.removesuffix('_v2')}: {error} ({result}, {text}): {advice}"
-        raise call.refused(INTERNAL if result in _FATAL else out_of_room, what)
+    def _allow_shared(self, call: Call, launch: Launch) -> None:
+        self.call(call, "cuFuncSetAttribute", launch.function, DYNAMIC_SHARED_BYTES, launch.shared_bytes)
+
+    def co_resident(self, call: Call, launch: Launch) -> int:
+        self._allow_shared(call, launch)
+        blocks, name = c.c_int(), "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        self.call(call, name, c.byref(blocks), launch.function, launch.threads, launch.shared_bytes)
+        return blocks.value
+
+    def fits_cluster(self, call: Call, launch: Launch) -> bool:
+        ask = self.functions.get("cuOccupancyMaxActiveClusters")
+        if ask is None or self._attribute(call, "major") < FIRST_WITH_CLUSTERS:
+            return False
+        self._allow_shared(call, launch)
+        allow = self.functions["cuFuncSetAttribute"]
+        if launch.grid > PORTABLE_CLUSTER and allow(launch.function, NON_PORTABLE_CLUSTER, 1):
+            return False
+        found = c.c_int()
+        return ask(c.byref(found), launch.function, c.byref(_config(launch, 0))) == 0 and found.value > 0
+
+    def parameter_bytes(self, function: int) -> int:
+        offset, size = c.c_size_t(), c.c_size_t()
+        ask = self.functions.get("cuFuncGetParamInfo")
+        known = ask is not None and ask(function, 0, c.byref(offset), c.byref(size)) == 0
+        return size.value if known else 0
+
+    def start(self, call: Call, launch: Launch, stream: int, parameters: Any) -> None:
+        config = _config(launch, stream)
+        self.call(call, "cuLaunchKernelEx", c.byref(config), launch.function, parameters, None)
+
+
+def _config(launch: Launch, stream: int) -> LaunchConfig:
+    sizes = launch.grid, launch.threads, launch.shared_bytes
+    cluster = launch.grid if launch.cluster else 0
+    return launch_config(*sizes, stream, cooperative=launch.cooperative, cluster=cluster)
 
 
 @functools.cache
-def the_driver() -> Driver:
-    return Driver()
+def the_driver() -> CudaDriver:
+    """The driver, opened once per process."""
+    return CudaDriver()

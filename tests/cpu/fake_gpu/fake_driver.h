@@ -1,6 +1,7 @@
-// A CUDA driver without a GPU: keeps the rules that the handler has to keep (a current context, capture
-// modes, room on the device), writes down what is enqueued, fails where it is told to, and runs the "kernels"
-// of modules that are shared objects of the host.
+// What the fake drivers, fake_cuda.cc and fake_hip.cc, have in common. A driver without a GPU keeps the rules
+// that the handler has to keep (a current context or device, capture modes, room on the device), writes down
+// what is enqueued, fails where it is told to, and runs the "kernels" of modules that are shared objects of
+// the host.
 //
 // A module is text, `FAKE arch=90 parameters=40` (both optional), whose kernels do nothing, a shared object
 // with `ck_resident` and `ck_portable` of type Kernel, or a program built for tests/cpu/emulation.
@@ -45,10 +46,11 @@ typedef unsigned long long Id;
 
 namespace {
 
-struct ContextTag {
+struct ContextTag {  // to HIP, a device
   int device;
   Id id;
 };
+typedef ContextTag* Context;
 struct StreamTag {
   Context context;
   bool capturing, invalid;
@@ -81,8 +83,6 @@ std::map<std::string, int64_t> facts = {{"version", 13000}, {"sms", 132},       
 std::map<std::string, Failure> failures;
 std::string log_text;
 std::atomic<int> launches{0};
-Id last_id = 0;
-thread_local std::vector<Context> current;
 thread_local int capture_mode = 0;
 thread_local bool thread_captures = false;
 
@@ -133,7 +133,7 @@ size_t ImageBytes(const void* image) {
   return header->e_shoff + size_t(header->e_shnum) * header->e_shentsize;
 }
 
-void* OpenLibrary(const void* image) {
+void* OpenImage(const void* image) {
   size_t bytes = ImageBytes(image);
   int fd = memfd_create("fake_module", 0);
   bool written = fd >= 0 && write(fd, image, bytes) == ssize_t(bytes);
@@ -173,11 +173,7 @@ FAKE_EXPORT void fake_fail(const char* symbol, int result, int64_t times) {
 FAKE_EXPORT const char* fake_log() { return log_text.c_str(); }
 FAKE_EXPORT int fake_launches() { return launches; }
 FAKE_EXPORT void fake_clear_log() { log_text.clear(); }
-FAKE_EXPORT void* fake_context(int device) { return new ContextTag{device, ++last_id}; }
-// A context at the address of one that is gone.
-FAKE_EXPORT void fake_replace_context(Context context) { context->id = ++last_id; }
 FAKE_EXPORT void* fake_stream(Context context) { return new StreamTag{context, false, false, {}}; }
-FAKE_EXPORT int fake_depth() { return int(current.size()); }
 FAKE_EXPORT void fake_capture(Stream stream, int on) {
   stream->capturing = thread_captures = on != 0;
   capture_mode = 1;  // of this thread alone, as XLA captures
@@ -187,7 +183,7 @@ FAKE_EXPORT int fake_replay(Stream stream) {
   return int(stream->captured.size());
 }
 
-// ---- the driver -------------------------------------------------------------------------------------------
+// ---- of both drivers --------------------------------------------------------------------------------------
 
 // Quiet: nothing is ordered between threads but by the handler, for a sanitizer to see.
 #if defined(FAKE_QUIET)
@@ -200,99 +196,17 @@ FAKE_EXPORT int fake_replay(Stream stream) {
   Result failure;                                        \
   if (Fails(#symbol, &failure)) return failure;
 
-FAKE_EXPORT Result cuInit(unsigned) {
-  BEGIN(cuInit)
-  return kSuccess;
-}
+namespace {
 
-FAKE_EXPORT Result cuDriverGetVersion(int* version) {
-  *version = int(facts["version"]);
-  return kSuccess;
-}
-
-FAKE_EXPORT Result cuGetErrorName(Result result, const char** name) {
-  static const std::map<int, const char*> names = {
-      {2, "CUDA_ERROR_OUT_OF_MEMORY"},       {100, "CUDA_ERROR_NO_DEVICE"},
-      {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"}, {200, "CUDA_ERROR_INVALID_IMAGE"},
-      {201, "CUDA_ERROR_INVALID_CONTEXT"},   {500, "CUDA_ERROR_NOT_FOUND"},
-      {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"}, {719, "CUDA_ERROR_LAUNCH_FAILED"},
-      {720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"}, {801, "CUDA_ERROR_NOT_SUPPORTED"},
-      {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
-  auto found = names.find(result);
-  *name = found == names.end() ? nullptr : found->second;
-  return found == names.end() ? 1 : kSuccess;
-}
-
-FAKE_EXPORT Result cuGetErrorString(Result, const char** text) {
-  *text = "as the driver puts it";
-  return kSuccess;
-}
-
-FAKE_EXPORT Result cuStreamGetCtx(Stream stream, Context* context) {
-  BEGIN(cuStreamGetCtx)
-  *context = stream->context;
-  return kSuccess;
-}
-
-FAKE_EXPORT Result cuStreamSynchronize(Stream stream) {
-  BEGIN(cuStreamSynchronize)
-  Log("synchronize");
-  return stream->capturing ? Result(kStreamCaptureUnsupported) : Result(kSuccess);
-}
-
-FAKE_EXPORT Result cuCtxGetCurrent(Context* context) {
-  *context = current.empty() ? nullptr : current.back();
-  return kSuccess;
-}
-
-FAKE_EXPORT Result cuCtxPushCurrent_v2(Context context) {
-  BEGIN(cuCtxPushCurrent)
-  current.push_back(context);
-  return kSuccess;
-}
-
-FAKE_EXPORT Result cuCtxPopCurrent_v2(Context* context) {
-  if (current.empty()) return 201;
-  *context = current.back();
-  current.pop_back();
-  return kSuccess;
-}
-
-FAKE_EXPORT Result cuCtxGetId(Context context, Id* id) {
-  if (!facts["ids"]) return kNotSupported;
-  *id = context->id;
-  return kSuccess;
-}
-
-FAKE_EXPORT Result cuCtxGetDevice(Device* device) {
-  BEGIN(cuCtxGetDevice)
-  if (current.empty()) return 201;
-  *device = current.back()->device;
-  return kSuccess;
-}
-
-FAKE_EXPORT Result cuDeviceGetAttribute(int* value, int attribute, Device device) {
-  BEGIN(cuDeviceGetAttribute)
-  static const std::map<int, const char*> names = {{kDeviceMultiprocessors, "sms"},
-                                                   {kDeviceSharedMemoryOptIn, "shared"},
-                                                   {kDeviceCooperativeLaunch, "cooperative"},
-                                                   {kDeviceMajor, "major"},
-                                                   {kDeviceMinor, "minor"}};
-  auto found = names.find(attribute);
-  if (found == names.end()) return 1;
-  *value = int(Fact(found->second, device));
-  return kSuccess;
-}
-
-FAKE_EXPORT Result cuModuleLoadData(Module* module, const void* image) {
-  BEGIN(cuModuleLoadData)
+// A module of a context.
+Result LoadImage(Module* module, const void* image, Context context) {
+  Result failure;
   if (Unsafe(&failure)) return failure;
-  if (current.empty()) return 201;
   auto* text = static_cast<const char*>(image);
   int arch = 0, parameters = 0, sizes = 0;
   void* library = nullptr;
   if (memcmp(text, "\177ELF", 4) == 0) {
-    library = OpenLibrary(image);
+    library = OpenImage(image);
     if (library == nullptr) return kInvalidImage;
     auto* pointers = reinterpret_cast<int (*)()>(dlsym(library, "ck_emulation_pointers"));
     auto* more = reinterpret_cast<int (*)()>(dlsym(library, "ck_emulation_sizes"));
@@ -302,145 +216,84 @@ FAKE_EXPORT Result cuModuleLoadData(Module* module, const void* image) {
     if (memcmp(text, "FAKE", 4) != 0) return kInvalidImage;
     if (const char* found = strstr(text, "arch=")) arch = atoi(found + 5);
     if (const char* found = strstr(text, "parameters=")) parameters = atoi(found + 11);
-    int device = current.back()->device;
+    int device = context->device;
     if (arch && arch != Fact("major", device) * 10 + Fact("minor", device)) return kNoBinaryForGpu;
   }
-  *module = new ModuleTag{current.back(), library, size_t(parameters), size_t(sizes)};
+  *module = new ModuleTag{context, library, size_t(parameters), size_t(sizes)};
   Log("load");
   return kSuccess;
 }
 
-FAKE_EXPORT Result cuModuleUnload(Module module) {
+Result Unload(Module module) {
   Log("unload");
   delete module;
   return kSuccess;
 }
 
-FAKE_EXPORT Result cuModuleGetFunction(Function* function, Module module, const char* name) {
-  BEGIN(cuModuleGetFunction)
+// `shared_limit`: bytes of shared memory that the kernel may ask for.
+Result FindKernel(Function* function, Module module, const char* name, int64_t shared_limit) {
   void* library = module->library;
   auto* kernel = reinterpret_cast<Kernel*>(library ? dlsym(library, name) : nullptr);
   auto* emulation = reinterpret_cast<Emulation*>(library ? dlsym(library, "ck_emulation_launch") : nullptr);
   if (library != nullptr && kernel == nullptr && emulation == nullptr) return kNotFound;
-  *function = new FunctionTag{module, name, kernel, emulation, 49152, 8};
+  *function = new FunctionTag{module, name, kernel, emulation, shared_limit, 8};
   return kSuccess;
 }
 
-FAKE_EXPORT Result cuFuncSetAttribute(Function function, int attribute, int value) {
-  BEGIN(cuFuncSetAttribute)
-  int device = function->module->context->device;
-  int64_t most = Fact("shared", device);
-  if (attribute == kFunctionNonPortableCluster && value == 1 && Fact("major", device) >= 9) {
-    function->most_in_cluster = 16;
-    return kSuccess;
-  }
-  if (attribute != kFunctionDynamicSharedBytes || value > most) return 1;
-  function->shared_limit = value;
-  return kSuccess;
-}
-
-FAKE_EXPORT Result cuFuncGetParamInfo(Function function, size_t index, size_t* offset, size_t* bytes) {
-  if (index != 0 || function->module->parameter_bytes == 0) return 1;
-  *offset = 0;
-  *bytes = function->module->parameter_bytes;
-  return kSuccess;
-}
-
-FAKE_EXPORT Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function function, int threads,
-                                                               size_t shared) {
-  BEGIN(cuOccupancyMaxActiveBlocksPerMultiprocessor)
+int MostBlocks(Function function, unsigned threads, size_t shared) {
   int device = function->module->context->device;
   int64_t by_threads = Fact("per_sm", device) / threads, limit = Fact("shared", device) + 1024;
   int64_t by_shared = int64_t(shared) > function->shared_limit ? 0 : limit / (int64_t(shared) + 1024);
-  *blocks = int(by_threads < by_shared ? by_threads : by_shared);
-  return kSuccess;
+  return int(by_threads < by_shared ? by_threads : by_shared);
 }
 
-// A device has room for a cluster of `in_cluster` blocks, one on each of so many multiprocessors.
-FAKE_EXPORT Result cuOccupancyMaxActiveClusters(int* clusters, Function function,
-                                                const LaunchConfig* config) {
-  BEGIN(cuOccupancyMaxActiveClusters)
-  int device = function->module->context->device, blocks = 0;
-  const LaunchAttribute& attribute = *config->attributes;
-  if (config->num_attributes != 1 || attribute.id != kLaunchCluster) return 1;
-  unsigned size = attribute.value.cluster[0];
-  if (size != config->grid_x || attribute.value.cluster[1] != 1 || attribute.value.cluster[2] != 1) return 1;
-  if (Fact("major", device) < 9 || size > function->most_in_cluster) return 912;
-  cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, int(config->block_x), config->shared_bytes);
-  int64_t room = std::min(Fact("in_cluster", device), Fact("sms", device));
-  *clusters = blocks > 0 && size <= room ? int(Fact("sms", device) / size) : 0;
-  return kSuccess;
-}
-
-FAKE_EXPORT Result cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) {
-  BEGIN(cuMemHostAlloc)
+Result Pinned(void** memory, size_t bytes, bool flags_are_right) {
+  Result failure;
   if (Unsafe(&failure)) return failure;
-  if (flags != (kHostPortable | kHostDeviceMap)) return 1;
+  if (!flags_are_right) return 1;
   *memory = calloc(1, bytes);
   Log("pinned");
   return kSuccess;
 }
 
-FAKE_EXPORT Result cuMemFreeHost(void* memory) {
+Result Unpinned(void* memory) {
   Log("unpinned");
   free(memory);
   return kSuccess;
 }
 
-FAKE_EXPORT Result cuMemHostGetDevicePointer_v2(DevicePointer* pointer, void* memory, unsigned) {
-  BEGIN(cuMemHostGetDevicePointer)
-  *pointer = reinterpret_cast<DevicePointer>(memory);
-  return kSuccess;
+Result Synchronize(Stream stream) {
+  Log("synchronize");
+  return stream->capturing ? Result(kStreamCaptureUnsupported) : Result(kSuccess);
 }
 
-FAKE_EXPORT Result cuThreadExchangeStreamCaptureMode(int* mode) {
+Result ExchangeMode(int* mode) {
   int before = capture_mode;
   capture_mode = *mode;
   *mode = before;
   return kSuccess;
 }
 
-FAKE_EXPORT Result cuMemsetD8Async(DevicePointer at, unsigned char value, size_t bytes, Stream stream) {
-  BEGIN(cuMemsetD8Async)
+Result Memset(DevicePointer at, unsigned char value, size_t bytes, Stream stream) {
   Log("memset at=" + Number(at) + " bytes=" + std::to_string(bytes) + " value=" + std::to_string(value) +
       " stream=" + Number(reinterpret_cast<uint64_t>(stream)));
   Enqueue(stream, [=] { memset(reinterpret_cast<void*>(at), value, bytes); });
   return kSuccess;
 }
 
-#if !defined(FAKE_OLD)
-FAKE_EXPORT Result cuLaunchKernelEx(const LaunchConfig* config, Function function, void** parameters,
-                                    void** extra) {
-  BEGIN(cuLaunchKernelEx)
-  Stream stream = config->stream;
-  if (current.empty() || current.back() != stream->context || function->module->context != stream->context) {
-    return 201;
-  }
-  bool cooperative = false;
-  unsigned cluster = 1;
-  for (unsigned i = 0; i < config->num_attributes; ++i) {
-    const LaunchAttribute& attribute = config->attributes[i];
-    if (attribute.id == kLaunchCooperative) {
-      cooperative = attribute.value.cooperative != 0;
-    } else {
-      int clusters = 0;
-      Result result = cuOccupancyMaxActiveClusters(&clusters, function, config);
-      if (result != kSuccess) return result;
-      if (clusters == 0) return 912;
-      cluster = attribute.value.cluster[0];
-    }
-  }
-  int device = stream->context->device, blocks = 0;
-  cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, int(config->block_x), config->shared_bytes);
-  if (blocks == 0 || config->shared_bytes > function->shared_limit || extra != nullptr) return 1;
-  if (cooperative && !Fact("cooperative", device)) return kNotSupported;
-  if (cooperative && config->grid_x > blocks * Fact("sms", device)) return kCooperativeLaunchTooLarge;
-  if (config->grid_y * config->grid_z * config->block_y * config->block_z != 1) return 1;
+// Checks and enqueues a launch, whose context is the current one. `cluster`: blocks of one.
+Result Run(const Launch& launch, Stream stream, unsigned cluster, void** parameters) {
+  Function function = launch.function;
+  int device = stream->context->device, blocks = MostBlocks(function, launch.threads, launch.shared_bytes);
+  if (function->module->context != stream->context) return 201;
+  if (blocks == 0 || launch.shared_bytes > function->shared_limit) return 1;
+  if (launch.cooperative && !Fact("cooperative", device)) return kNotSupported;
+  if (launch.cooperative && launch.grid > blocks * Fact("sms", device)) return kCooperativeLaunchTooLarge;
   size_t bytes = function->module->parameter_bytes;
-  std::string line = "launch kernel=" + function->name + " grid=" + std::to_string(config->grid_x) +
-                     " threads=" + std::to_string(config->block_x) +
-                     " shared=" + std::to_string(config->shared_bytes) +
-                     " cooperative=" + std::to_string(cooperative) +
+  std::string line = "launch kernel=" + function->name + " grid=" + std::to_string(launch.grid) +
+                     " threads=" + std::to_string(launch.threads) +
+                     " shared=" + std::to_string(launch.shared_bytes) +
+                     " cooperative=" + std::to_string(launch.cooperative) +
                      " cluster=" + std::to_string(cluster) +
                      " stream=" + Number(reinterpret_cast<uint64_t>(stream)) + " pointers=";
   auto* pointers = static_cast<void* const*>(parameters[0]);
@@ -451,7 +304,7 @@ FAKE_EXPORT Result cuLaunchKernelEx(const LaunchConfig* config, Function functio
   }
   Log(line);
   launches.fetch_add(1, std::memory_order_relaxed);
-  unsigned grid = config->grid_x, threads = config->block_x, shared = config->shared_bytes;
+  unsigned grid = launch.grid, threads = launch.threads, shared = launch.shared_bytes;
   Enqueue(stream, [=] {
     if (function->emulation != nullptr) {
       Emulate(*function, copy, int(grid), int(cluster));
@@ -461,4 +314,17 @@ FAKE_EXPORT Result cuLaunchKernelEx(const LaunchConfig* config, Function functio
   });
   return kSuccess;
 }
-#endif
+
+// The name of an error as the driver has it.
+Result NameOf(const std::map<int, const char*>& names, Result result, const char** name) {
+  auto found = names.find(result);
+  *name = found == names.end() ? nullptr : found->second;
+  return found == names.end() ? 1 : kSuccess;
+}
+
+Result TextOf(const char** text) {
+  *text = "as the driver puts it";
+  return kSuccess;
+}
+
+}  // namespace

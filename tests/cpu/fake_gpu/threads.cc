@@ -95,7 +95,7 @@ static void Work(Site* site, void* stream) {
 int main() {
   Site site;
   Prepare(&site);
-  void* fake = dlopen(getenv("JAX_COCKTAIL_CUDA_DRIVER"), RTLD_NOW | RTLD_LOCAL);
+  void* fake = dlopen(getenv(CK_LIBRARY_VARIABLE), RTLD_NOW | RTLD_LOCAL);
   auto* new_context = reinterpret_cast<void* (*)(int)>(dlsym(fake, "fake_context"));
   auto* new_stream = reinterpret_cast<void* (*)(void*)>(dlsym(fake, "fake_stream"));
   auto* launches = reinterpret_cast<int (*)()>(dlsym(fake, "fake_launches"));

@@ -1,13 +1,13 @@
-// The XLA FFI handler that runs any compiled program on an NVIDIA GPU.
+// The XLA FFI handler that runs any compiled program on a GPU.
 //
-// A program is a cubin that travels as an attribute of the call, so that an executable is complete in itself
+// A program is a binary that travels as an attribute of the call, so that an executable is complete in itself
 // (persistent cache, export, second process). `initialize` runs before every execution, outside of command
 // buffers: it loads what is new to the device. `execute` only enqueues on XLA's stream: a memset of the
 // barriers' words and one launch. Only XLA's C API is used, and API 0.1 is reported: one binary serves every
-// jaxlib. The driver is reached by dlopen, so nothing of CUDA is needed to build this, or to load it.
+// jaxlib. The driver is reached by dlopen (handler_library.h), as handler_driver.h of a target says.
 //
 // Attributes of the call (XLA sorts them by name):
-//   binary     u8 array   the program's cubin or fat binary
+//   binary     u8 array   the program's cubin, fat binary or code object
 //   digest     string     of launch, signature and binary (runtime_trust.h)
 //   launch     i64 array  how it is launched (LaunchPlan in handler_programs.h), and the launch parameters
 //   name       string     the program's name, for errors
@@ -82,32 +82,20 @@ bool StreamOf(XLA_FFI_CallFrame* frame, Stream* stream, XLA_FFI_Error** error) {
   return *error == nullptr;
 }
 
-// Makes the context of a stream current while it lives.
+// Makes the place of a stream current while it lives.
 class Current {
  public:
-  Current(const Driver& driver, const Call& call, Stream stream, Problem* problem) : driver_(driver) {
-    if (!Check(driver, call, driver.StreamGetCtx(stream, &context), "cuStreamGetCtx", problem)) return;
-    Context before = nullptr;
-    driver.CtxGetCurrent(&before);
-    if (before != context) {
-      if (!Check(driver, call, driver.CtxPushCurrent(context), "cuCtxPushCurrent", problem)) return;
-      pushed_ = true;
-    }
-    ok = true;
-  }
-  ~Current() {
-    Context popped = nullptr;
-    if (pushed_) driver_.CtxPopCurrent(&popped);
-  }
+  Current(const Driver& driver, const Call& call, Stream stream, Problem* problem)
+      : ok(Check(driver, call, Enter(driver, stream, &entered), problem)), driver_(driver) {}
+  ~Current() { Leave(driver_, entered); }
   Current(const Current&) = delete;
   Current& operator=(const Current&) = delete;
 
-  Context context = nullptr;
-  bool ok = false;
+  Entered entered = {};
+  const bool ok;
 
  private:
   const Driver& driver_;
-  bool pushed_ = false;
 };
 
 // Takes the code that the program left, if any; the next one may then be written.
@@ -148,10 +136,10 @@ bool Enqueue(const Driver& driver, const XLA_FFI_CallFrame* frame, const Call& c
   if (bytes > program.parameter_limit) {
     return Refuse(call, problem, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
                   "%lld operands and results are more than a kernel takes here (%zu bytes of parameters, the "
-                  "limit is %zu with CUDA %d.%d); pack some of them into one array, or update "
-                  "NVIDIA's driver",
+                  "limit is %zu with " CK_PLATFORM
+                  " %d.%d); pack some of them into one array, or update " CK_DRIVER_OF_VENDOR,
                   static_cast<long long>(operands + results), bytes, program.parameter_limit,
-                  driver.version / 1000, driver.version % 1000 / 10);
+                  CK_MAJOR(driver.version), CK_MINOR(driver.version));
   }
   if (program.parameter_bytes != 0 && program.parameter_bytes != bytes) {
     return Refuse(call, problem, XLA_FFI_Error_Code_INVALID_ARGUMENT,
@@ -165,17 +153,13 @@ bool Enqueue(const Driver& driver, const XLA_FFI_CallFrame* frame, const Call& c
   pointers[count - 2] = workspace;
   pointers[count - 1] = reinterpret_cast<void*>(program.error_address);
   memcpy(pointers + count, sizes, more);
-  if (call.plan.header_bytes > 0 && !program.cluster) {
-    Result result = driver.MemsetD8Async(reinterpret_cast<DevicePointer>(workspace), 0,
-                                         size_t(call.plan.header_bytes), stream);
-    if (!Check(driver, call, result, "cuMemsetD8Async", problem)) return false;
+  if (call.plan.header_bytes > 0 && !program.launch.cluster) {
+    auto header = reinterpret_cast<DevicePointer>(workspace);
+    Outcome cleared = CK_CALL(MemsetD8Async, header, 0, size_t(call.plan.header_bytes), stream);
+    if (!Check(driver, call, cleared, problem)) return false;
   }
-  LaunchAttribute attribute;
-  LaunchConfig config = ConfigOf(call.plan, program.grid, program.shared_bytes, program.cooperative,
-                                 program.cluster, stream, &attribute);
   void* parameters[] = {pointers};
-  Result result = driver.LaunchKernelEx(&config, program.function, parameters, nullptr);
-  return Check(driver, call, result, "cuLaunchKernelEx", problem);
+  return Check(driver, call, Start(driver, program.launch, stream, parameters), problem);
 }
 
 enum Stage { kInitialize, kExecute, kExecuteWithoutGraph };
@@ -193,7 +177,7 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, Stage stage) {
   XLA_FFI_Error* error;
   if (!StreamOf(frame, &stream, &error)) return error;
   Current current(driver, call, stream, &problem);
-  Program* program = current.ok ? Find(driver, call, current.context, &problem) : nullptr;
+  Program* program = current.ok ? Find(driver, call, current.entered.place, &problem) : nullptr;
   if (program == nullptr) return Fail(frame, problem);
   if (stage == kInitialize) return nullptr;
   Logged logged(call.log ? call.name : nullptr, call.name_size);
@@ -203,9 +187,9 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, Stage stage) {
   }
   logged.failed = false;
   if (!call.sync || stage == kExecute) return nullptr;
-  Result result = driver.StreamSynchronize(stream);
+  Outcome waited = CK_CALL(StreamSynchronize, stream);
   if (!TakeError(call, *program, "this call", &problem) ||  // says more than that the kernel failed
-      !Check(driver, call, result, "cuStreamSynchronize", &problem)) {
+      !Check(driver, call, waited, &problem)) {
     logged.failed = true;
     return Fail(frame, problem);
   }
@@ -232,7 +216,7 @@ CK_EXPORT XLA_FFI_Error* ck_gpu_execute_nograph(XLA_FFI_CallFrame* frame) {
   return Run(frame, kExecuteWithoutGraph);
 }
 
-// For tests: programs loaded so far in this process, once per context.
+// For tests: programs loaded so far in this process, once per context or device.
 CK_EXPORT int64_t ck_gpu_load_count(void) {
   pthread_mutex_lock(&programs_mutex);
   int64_t count = load_count;

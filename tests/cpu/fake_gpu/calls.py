@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from jax_cocktail.utask.plan import LaunchPlan
-from tests.cpu.fake_cuda.driver import EXECUTE, INITIALIZE, Call, Handlers, Xla, compiled
+from tests.cpu.fake_gpu.driver import EXECUTE, INITIALIZE, Call, Handlers, Xla, compiled
 
 PLAN = LaunchPlan(
     header_bytes=256,

@@ -1,4 +1,4 @@
-"""The fake driver, and XLA's side of a handler: call frames made by hand, and errors caught."""
+"""The fake drivers, and XLA's side of a handler: call frames made by hand, and errors caught."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -20,12 +20,84 @@ import jax
 
 from jax_cocktail.build import host as build
 from jax_cocktail.runtime import ffi, trust
+from jax_cocktail.runtime.gpu import handler
 from jax_cocktail.utask.plan import LaunchPlan
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-INCLUDES = (ROOT / "cuda_src", ROOT / "gpu_src", ROOT / "common_src", Path(jax.ffi.include_dir()))
 INSTANTIATE, INITIALIZE, EXECUTE = 0, 2, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Vendor:
+    """A vendor's driver as the tests' text names it.
+
+    fake: its source; variable: names its library; prefix: of symbols; special: symbols that are not those of
+    CUDA with this prefix, "" for none; words: what stands for words of CUDA in messages; old: a version that
+    is too old; has_contexts: they have identities, there are clusters, and what a kernel takes is known.
+    """
+
+    platform: str
+    fake: str
+    variable: str
+    library: str
+    prefix: str
+    special: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+    old: int = 11070
+    has_contexts: bool = True
+
+    @property
+    def includes(self) -> tuple[Path, ...]:
+        folders = (f"{self.platform}_src", "gpu_src", "common_src")
+        return (*(ROOT / folder for folder in folders), Path(jax.ffi.include_dir()))
+
+    def symbol(self, name: str) -> str:
+        """The function that this driver has for one of CUDA's; "" if it has none."""
+        return self.special.get(name, f"{self.prefix}{name.removeprefix('cu')}")
+
+    def said(self, text: str) -> str:
+        """A message about CUDA as it is about this driver."""
+        for words, others in {**self.words, **self.special}.items():
+            text = text.replace(words, others or words)
+        return text
+
+    def __str__(self) -> str:
+        return self.platform
+
+
+CUDA = Vendor("cuda", "fake_cuda.cc", "JAX_COCKTAIL_CUDA_DRIVER", "libcuda.so.1", "cu")
+ROCM = Vendor(
+    platform="rocm",
+    fake="fake_hip.cc",
+    variable="JAX_COCKTAIL_HIP_LIBRARY",
+    library="libamdhip64.so.7",
+    prefix="hip",
+    special={
+        "cuLaunchKernelEx": "hipModuleLaunchCooperativeKernel",
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor": "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor",
+        "cuFuncSetAttribute": "",
+        "cuCtxGetDevice": "hipDeviceGetName",
+        "cuStreamGetCtx": "hipStreamGetDevice",
+        "cuCtxPushCurrent": "hipGetDevice",
+        "cuMemHostAlloc": "hipHostMalloc",
+        "cuMemHostGetDevicePointer": "hipHostGetDevicePointer",
+    },
+    words={
+        "CUDA_ERROR_NOT_FOUND": "hipErrorNotFound",
+        "CUDA_ERROR_INVALID_CONTEXT": "hipErrorInvalidContext",
+        "CUDA_ERROR_LAUNCH_FAILED": "hipErrorLaunchFailure",
+        "CUDA_VISIBLE_DEVICES": "HIP_VISIBLE_DEVICES",
+        "nvidia-smi": "rocm-smi",
+        "CUDA driver": "HIP runtime",
+        "CUDA 11.": "HIP 5.",
+        "11.8": "6.0",
+        "sm_": "AMD Fake ",
+    },
+    old=50731921,
+    has_contexts=False,
+)
+VENDORS = (CUDA, ROCM)
 
 
 @functools.cache
@@ -34,13 +106,14 @@ def _folder() -> tempfile.TemporaryDirectory:
 
 
 @functools.cache
-def compiled(source: Path | str, *flags: str) -> Path:
+def compiled(source: Path | str, *flags: str, vendor: Vendor = CUDA) -> Path:
     """A shared object of the host, from a file or a text."""
-    target = Path(_folder().name) / f"{hashlib.sha256(repr((source, flags)).encode()).hexdigest()[:16]}.so"
+    key = hashlib.sha256(repr((source, flags, vendor.platform)).encode()).hexdigest()[:16]
+    target = Path(_folder().name) / f"{key}.so"
     text = source if isinstance(source, str) else source.read_text()
     command = [*build.host_toolchain().command, "-x", "c++", "-", "-std=c++17", "-O1", "-g", "-fPIC"]
     command += ["-shared", "-fvisibility=hidden", *flags]
-    command += [*(f"-I{folder}" for folder in INCLUDES), "-o", str(target)]
+    command += [*(f"-I{folder}" for folder in (*vendor.includes, HERE)), "-o", str(target)]
     done = subprocess.run([*command, "-ldl", "-lpthread"], input=text, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     return target
@@ -54,10 +127,10 @@ def copied(path: Path | str, folder: Path) -> Path:
 
 
 class Fake:
-    """A fake driver. `path` is for JAX_COCKTAIL_CUDA_DRIVER."""
+    """A fake driver. `path` is for the variable of its vendor."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
-        self.path = copied(compiled(HERE / "fake_cuda.cc", *flags), folder)
+    def __init__(self, folder: Path, *flags: str, vendor: Vendor = CUDA) -> None:
+        self.path = copied(compiled(HERE / vendor.fake, *flags, vendor=vendor), folder)
         self._library = c.CDLL(str(self.path))
         self._library.fake_log.restype = c.c_char_p
         for name in ("fake_context", "fake_stream"):
@@ -107,15 +180,16 @@ class Fake:
 class Handlers:
     """`initialize`, `execute`, `execute_nograph` of an implementation that has seen nothing yet."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, vendor: Vendor = CUDA) -> None:
         if kind == "callback":
-            module = self._module = _fresh("jax_cocktail.runtime.cuda.handler")
-            module.the_driver = _fresh("jax_cocktail.runtime.cuda.driver").the_driver
-            self.initialize, self.execute = module.initialize, module.execute
-            self.execute_nograph = module.execute_nograph
-            self.load_count = lambda: len(module._programs)
+            driver = _fresh(f"jax_cocktail.runtime.{vendor.platform}.driver")
+            made = self._made = handler.Handlers(driver.the_driver)
+            self.initialize, self.execute = made.initialize, made.execute
+            self.execute_nograph = made.execute_nograph
+            self.load_count = lambda: len(made.programs)
             return
-        path = copied(build.build_gpu_handler(jax.ffi.include_dir(), build.host_toolchain()), folder)
+        built = build.build_gpu_handler(jax.ffi.include_dir(), build.host_toolchain(), vendor.platform)
+        path = copied(built, folder)
         library = c.CDLL(str(path))
         library.ck_gpu_load_count.restype = c.c_int64
         trust.guard(library)
