@@ -1,5 +1,5 @@
 """Writes a program to a folder for reading: jaxpr, IR after each pass, where its values lie and how long they
-live, C++ or CUDA source, the compiler's command, how it is launched, machine code."""
+live, source, the compiler's command, how it is launched, machine code."""
 
 from __future__ import annotations
 

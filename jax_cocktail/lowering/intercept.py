@@ -62,7 +62,7 @@ def _obstacle(ctx: Any, jaxpr: Any) -> str:
     if len(platforms) > 1:
         return f"the module is lowered for several platforms ({', '.join(platforms)})"
     if platforms[0] not in PLATFORMS:
-        return f"only the CPU and GPUs of NVIDIA and AMD are supported, not {platforms[0]}"
+        return f"only the platforms {', '.join(PLATFORMS)} are supported, not {platforms[0]}"
     if module.shape_poly_state.dim_vars:
         return (
             "the module has symbolic sizes, and our programs have fixed ones; export each size that you need"

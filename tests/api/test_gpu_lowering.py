@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -18,12 +19,14 @@ import pytest
 from jax import lax
 
 import jax_cocktail
+from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.device.amd import MI250X
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError
 from jax_cocktail.lowering import custom_call, decisions, gpu_call, variants
 from jax_cocktail.lowering.state import collecting
+from jax_cocktail.models import MODELS
 from jax_cocktail.recursion.failure import failure_p
 from jax_cocktail.runtime import trust
 from jax_cocktail.runtime.gpu.handler import Handlers as PythonHandlers
@@ -144,13 +147,46 @@ def test_all_platforms_in_one_process(compiler, monkeypatch):
 _build = variants.build
 
 
+def depth_of(x):
+    """A recursion and a branch in one call."""
+
+    @jax_cocktail.recursive(max_depth=40)
+    def count(call, n):
+        return lax.cond(n < 2, lambda: n, lambda: call(n - 1) + call(n - 2))
+
+    return lax.cond(x[0] > 0, lambda: count(jnp.int32(8)), lambda: jnp.int32(0))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_models_for_amd(compiler, name):
+    model = MODELS[name]
+    f, arguments = model.make(model.batches[0], small=True)
+    traced = jax_cocktail.jit(f, options={"force": "cocktail", "strict": True}).trace(*arguments)
+    text = traced.lower(lowering_platforms=("rocm",)).as_text()
+    assert text.count("@jax_cocktail_gpu") == 1 and "stablehlo.while" not in text
+
+
+@pytest.mark.parametrize("f", [function, depth_of])
+def test_compiled_for_amd(f):
+    """To a code object in the module, without a card, by whichever compiler is there."""
+    found = {}
+    for arch in ("gfx942", "gfx90a"):
+        with contextlib.suppress(BuildError):
+            found[arch] = device_toolchain(arch)
+    if not found:
+        pytest.skip("no compiler for AMD's GPUs is installed")
+    text = lowered({"gpu_arch": next(iter(found))}, "rocm", f)
+    assert text.count("@jax_cocktail_gpu") == 1
+    assert not re.search("stablehlo.(while|case)", text)
+    (begin,) = re.findall(r'binary = dense<"0x([0-9A-F]{8})', text)
+    assert bytes.fromhex(begin) in (b"\x7fELF", b"__CL")
+
+
 # ---- what is not ours --------------------------------------------------------------------------------------
 
 
 def test_other_platforms_go_to_stock():
-    with pytest.raises(
-        StrictModeError, match="only the CPU and GPUs of NVIDIA and AMD are supported, not tpu"
-    ):
+    with pytest.raises(StrictModeError, match="only the platforms cpu, cuda, rocm are supported, not tpu"):
         lowered(platform="tpu")
 
 

@@ -1,4 +1,4 @@
-"""Which modules know that there are several makers of GPUs: those of targets, devices, builds and calls."""
+"""Which modules know that there are several makers of GPUs: those of targets, devices, builds, drivers, and the table of platforms."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 MAKERS = re.compile(r"cuda|rocm|nvcc|nvrtc|hiprtc|hipcc|nvidia|\b(amd|hip)\b", re.IGNORECASE)
 TARGETS = ("codegen/cuda.py", "codegen/rocm.py", "codegen/machines.py")
-LAYERS = ("build", "device", "runtime", "lowering")
-PLATFORMS = ("api.py", "recursion/primitive.py")  # hand the platform of jax on
+LAYERS = ("build", "device", "runtime")
+PLATFORMS = ("lowering/gpu_call.py",)  # the table of platforms
 
 
 def _words(tree: ast.Module) -> Iterator[str]:
