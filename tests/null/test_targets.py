@@ -1,4 +1,4 @@
-"""Which modules know that there are several makers of GPUs: those of targets, devices, builds, drivers, and the table of platforms."""
+"""Which modules know that there are several makers of GPUs: targets, devices, builds, drivers, calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-
 
 ROOT = Path(__file__).parents[2]
 MAKERS = re.compile(r"cuda|rocm|nvcc|nvrtc|hiprtc|hipcc|nvidia|\b(amd|hip)\b", re.IGNORECASE)
