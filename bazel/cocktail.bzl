@@ -6,8 +6,10 @@ offline. Tests run with the interpreter named by COCKTAIL_PYTHON, which must hav
 
 CocktailInfo = provider(fields = {"files": "depset of sources and data, transitive"})
 
-# How jax calls the device family of a target.
+# How jax calls the device family of a target. Those of AMD's GPUs compile and emulate programs on the host.
 _TARGETS = ["cpu", "cuda", "rocm"]
+_PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "rocm": "cpu"}
+_ARGUMENTS = {"rocm": ["-m", "rocm"]}
 
 def _transitive(ctx):
     return depset(
@@ -46,7 +48,7 @@ def _test_impl(ctx):
     ctx.actions.write(
         launcher,
         _LAUNCHER.format(
-            platform = ctx.attr.platform,
+            platform = _PLATFORMS[ctx.attr.platform],
             sources = " ".join([source.short_path for source in ctx.files.srcs]),
         ),
         is_executable = True,
@@ -62,21 +64,25 @@ _pytest_test = rule(
 def cocktail_test(name, srcs, targets = ["cpu"], tags = [], **kwargs):
     """One target per device family: NAME_cpu, NAME_cuda, NAME_rocm.
 
-    Those for a GPU carry the tags `gpu`, the family's name, `exclusive` and `manual`: a wildcard leaves them
-    out, and on a machine with the device they are asked for by name or through the folder's suite.
+    Those for NVIDIA's GPUs carry the tags `gpu`, `cuda`, `exclusive` and `manual`: a wildcard leaves them out,
+    and on a machine with the device they are asked for by name or through the folder's suite. Those for AMD's
+    GPUs need no device. They run the tests marked `rocm` and are `manual`, since NAME_cpu runs these as well.
     """
     for target in targets:
-        gpu = target != "cpu"
+        tags_of = {"cpu": [], "cuda": ["gpu", "cuda", "exclusive", "manual"], "rocm": ["rocm", "manual"]}
         _pytest_test(
             name = name + "_" + target,
             srcs = srcs,
             platform = target,
-            tags = tags + (["gpu", target, "exclusive", "manual"] if gpu else []),
-            **kwargs
+            tags = tags + tags_of[target],
+            args = kwargs.get("args", []) + _ARGUMENTS.get(target, []),
+            **{key: value for key, value in kwargs.items() if key != "args"}
         )
 
-def cocktail_test_folder(targets = ["cpu"], data = [], deps = ["//jax_cocktail"]):
+def cocktail_test_folder(targets = ["cpu"], rocm = [], data = [], deps = ["//jax_cocktail"]):
     """Every test_*.py of the calling package as tests of its own; all else in it is shared by them.
+
+    `rocm`: the files among them with tests marked `rocm`, without test_ and .py.
 
     `collect_cpu` imports all of them and runs none: what they import is there for Bazel.
     """
@@ -98,7 +104,7 @@ def cocktail_test_folder(targets = ["cpu"], data = [], deps = ["//jax_cocktail"]
         cocktail_test(
             name = source[:-len(".py")],
             srcs = [source],
-            targets = targets,
+            targets = targets + (["rocm"] if source[len("test_"):-len(".py")] in rocm else []),
             deps = [":support"],
             size = "medium",
             timeout = "long",
@@ -109,3 +115,5 @@ def cocktail_test_folder(targets = ["cpu"], data = [], deps = ["//jax_cocktail"]
             tags = [] if target == "cpu" else ["manual"],
             tests = [source[:-len(".py")] + "_" + target for source in native.glob(["test_*.py"])],
         )
+    if rocm:
+        native.test_suite(name = "rocm", tags = ["manual"], tests = ["test_" + name + "_rocm" for name in rocm])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -24,6 +25,13 @@ os.environ.setdefault("JAX_COCKTAIL_COMPILE", "now")  # a test looks at our prog
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests whose names or parameters say so compile or emulate programs for AMD GPUs."""
+    for item in items:
+        if re.search(r"rocm|gfx\d|of_waves", item.nodeid):
+            item.add_marker(pytest.mark.rocm)
 
 
 @pytest.fixture(autouse=True)

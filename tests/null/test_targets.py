@@ -42,3 +42,12 @@ def test_no_pass_names_a_maker_of_gpus() -> None:
     rest = {name for name in naming if name.split("/")[0] not in LAYERS}
     assert rest <= {*TARGETS, *PLATFORMS}
     assert set(TARGETS) <= naming
+
+
+def test_bazel_knows_the_tests_of_amds_gpus() -> None:
+    """Targets `_rocm` are listed by file; those with the name are among them."""
+    for build in ROOT.glob("tests/*/BUILD.bazel"):
+        lists = re.findall(r"\brocm = \[(.*?)\]", build.read_text(encoding="utf-8"), re.DOTALL)
+        listed = set(re.findall(r'"(\w+)"', "".join(lists)))
+        files = {path.stem.removeprefix("test_") for path in build.parent.glob("test_*.py")}
+        assert listed <= files and {name for name in files if "rocm" in name} <= listed, build
