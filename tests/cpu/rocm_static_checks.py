@@ -175,7 +175,7 @@ def main(arguments: list[str]) -> int:
     toolchain = _freestanding()
     if toolchain is None:
         parser.error("needs ziglang (the compiler extra)")
-    failed, numbers = False, dict[str, dict[str, list[Any]]]()
+    failed = False
     work = [
         (arch, row)
         for arch in [arch for arch in CARDS if arch in asked.only] or list(CARDS)
@@ -184,12 +184,10 @@ def main(arguments: list[str]) -> int:
     one = partial(_one, toolchain=toolchain, update=asked.update)
     with ThreadPoolExecutor(asked.jobs) as pool:
         for (arch, row), (seconds, programs, said) in zip(work, pool.map(one, work), strict=True):
-            if not said:  # what breaks a limit is not recorded
-                numbers.setdefault(arch, {})[row] = programs
+            if asked.update and not said:  # what breaks a limit is not recorded
+                record(arch, toolchain.release, {row: programs}, RECORDED)
             failed |= bool(said)
             print(f"{arch:8}{row:22}{seconds:7.1f} s  {'; '.join(said) or 'ok'}", flush=True)
-    for arch, each in numbers.items() if asked.update else ():
-        record(arch, toolchain.release, each, RECORDED)
     return int(failed)
 
 
