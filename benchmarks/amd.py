@@ -40,8 +40,7 @@ def row(name: str, spec: DeviceSpec) -> Sequence[str]:
     function, arguments = ROWS[name].make(False)
     plan = planned(name, function, arguments, spec)
     said, expected = facts(plan, spec), prediction(plan, spec)
-    threads = plan.programs[0].target.threads
-    shared, registers = said["resident_shared_bytes"], said["registers"]
+    threads, shared, registers = said["threads"], said["resident_shared_bytes"], said["registers"]
     waves = spec.resident_units(threads, registers, shared) * threads // spec.warp
     moved = (size(expected["bytes"].get(level, 0)) for level in ("shared", "l2", "memory"))
     numbers = registers, said["spill_bytes"], shared, waves

@@ -54,6 +54,7 @@ def facts(plan: Planned, spec: DeviceSpec) -> dict[str, Any]:
         "portable_shared_bytes": max(launch.portable_shared_bytes for launch in launches),
         "workspace_bytes": sum(launch.workspace_bytes for launch in launches),
         "blocks": max(launch.most_units for launch in launches),
+        "threads": max(launch.threads for launch in launches),
         "binary_bytes": sum(len(artifact.binary) for artifact in artifacts),
         "waits_in_text": len(re.findall(r"\bck_wait\(", text)),
         "block_barriers_in_text": len(re.findall(r"\bck_block_barrier\(", text)),
