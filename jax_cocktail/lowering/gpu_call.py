@@ -16,7 +16,7 @@ import numpy as np
 from jax_cocktail.build.host import build_gpu_handler, host_toolchain
 from jax_cocktail.build.library import open_built
 from jax_cocktail.compiler import Executable
-from jax_cocktail.device.cards import DEFAULTS, card_like, spec_for
+from jax_cocktail.device.cards import DEFAULTS, card_like
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError, CocktailWarning
 from jax_cocktail.runtime import trust
@@ -146,11 +146,16 @@ def forget() -> None:
 
 
 def spec_of(arch: str = "", platform: str = CUDA) -> DeviceSpec:
-    """The performance figures of the GPU: measured on this device if available, else those of its kind."""
+    """The performance figures of the GPU: measured on this device if available, else those of its kind.
+    Raises BuildError if no known card has the architecture, or none of the platform."""
     found = gpu(arch, platform)
-    if not found.kind:
-        return spec_for(found.arch)
     spec = card_like(found.kind, found.arch)
+    if spec.platform != platform:
+        default = DEFAULTS[platform].arch
+        remedy = f"unset the option gpu_arch (or JAX_COCKTAIL_GPU_ARCH), or choose one as {default}"
+        raise BuildError(f"{found.arch} is no architecture of the platform {platform}", remedy)
+    if not found.kind:
+        return spec
     measured = gpu_measure.kept(found.kind, found.arch) if _PLATFORMS[platform].is_measured else None
     return measured or replace(spec, name=found.kind, units=found.units or spec.units)
 

@@ -250,6 +250,12 @@ def test_units_are_those_of_the_device(monkeypatch):
     assert variants.spec_of(three, "cpu") is None
 
 
+@pytest.mark.parametrize(("arch", "platform"), [("gfx942", "cuda"), ("sm_90", "rocm")])
+def test_an_architecture_of_another_platform_is_refused(arch, platform):
+    with pytest.raises(BuildError, match=f"{arch} is no architecture of the platform {platform}"):
+        lowered({"gpu_arch": arch}, platform)
+
+
 def test_gpu_without_and_with_a_device(monkeypatch):
     def nothing(backend):
         raise RuntimeError("Unknown backend cuda")

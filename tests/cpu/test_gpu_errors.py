@@ -13,7 +13,7 @@ import pytest
 
 from jax_cocktail.runtime import ffi, trust
 from tests.cpu.fake_gpu.calls import BINARY, PLAN, Doubling, memory, refused, run, simple
-from tests.cpu.fake_gpu.driver import CUDA, EXECUTE, Call, Fake, Handlers, Vendor, Xla
+from tests.cpu.fake_gpu.driver import CUDA, EXECUTE, ROCM, Call, Fake, Handlers, Vendor, Xla
 
 
 @pytest.mark.parametrize(
@@ -310,6 +310,16 @@ def test_no_driver(kind: str, vendor: Vendor, tmp_path: Path, monkeypatch: pytes
     assert code == ffi.FAILED_PRECONDITION
     expected = vendor.said("jax_cocktail: the program decode: the CUDA driver cannot be loaded (")
     assert text.startswith(expected) and vendor.library in text and vendor.variable in text
+
+
+def test_the_library_that_is_loaded_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the releases of HIP that of XLA, whose streams it knows, wherever it was found."""
+    monkeypatch.delenv(ROCM.variable, raising=False)
+    fake = Fake(tmp_path, "-Wl,-soname,libamdhip64.so.6", vendor=ROCM)
+    for kind in ("built", "callback"):
+        xla = Xla(fake.stream(fake.context()))
+        assert run(Handlers(kind, tmp_path, ROCM), xla, simple()) is None
+        assert len(fake.log("launch")) == 1
 
 
 @pytest.mark.parametrize("result", [100, 803])

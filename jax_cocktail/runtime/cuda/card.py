@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_cocktail.device.cards import ARCHES, card_like
+from jax_cocktail.device.cards import NVIDIA, card_like
 from jax_cocktail.device.spec import PORTABLE_CLUSTER, DeviceSpec
 from jax_cocktail.errors import BuildError
 from jax_cocktail.runtime.cuda.driver import (
@@ -300,6 +300,7 @@ class Card:
         return found
 
 
+_ARCHES = tuple(dict.fromkeys(spec.arch for spec in NVIDIA))
 _SIZES = (
     "threads_per_block",
     "threads_per_unit",
@@ -313,7 +314,7 @@ _SIZES = (
 )
 
 
-def spec_of(facts: Facts, known: Sequence[str] = ARCHES) -> DeviceSpec:
+def spec_of(facts: Facts, known: Sequence[str] = _ARCHES) -> DeviceSpec:
     """The card's specification for the planner: sizes from the driver, times of the nearest known card.
 
     Raises:
