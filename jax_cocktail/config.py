@@ -103,7 +103,8 @@ class Options:
     )
     gpu_arch: str = _option(
         "",
-        'the GPU architecture to generate code for; "": that of the device, or sm_90 without a device',
+        'the GPU architecture to generate code for; "": that of the device, or a default of the platform'
+        " without one",
         choices=("", *ARCHES),
     )
     errors: str = _option(
