@@ -195,7 +195,7 @@ PROBE(ck_block_barrier_chain) {
 }
 PROBE(ck_shuffle) {
   u32 x = u32(ck_warp_lane());
-  RUN(x = __shfl_xor_sync(CK_ALL_LANES, x, 1), x);
+  RUN(x = ck_word_from_partner(x, 1), x);
 }
 template <i32 REPEAT, i32 CHAINS>
 CK_INLINE void ck_matrix(CkProbe& p) {
