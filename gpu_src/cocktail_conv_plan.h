@@ -64,7 +64,7 @@ enum CkConvKind { CK_CONV_SIMPLE, CK_CONV_FMA, CK_CONV_MMA, CK_CONV_FEW };
 // How a block makes one product. A tile of the result has `rows` x `columns` elements; `depth` elements of
 // both operands are in shared memory at a time, `stages` times. `slices` parts of the block share that depth.
 // FMA: a slice is row_parts x column_parts threads with height x width sums each, width in steps of 4.
-// MMA: it is row_parts x column_parts warps with height x width fragments of 16 x 8 sums.
+// MMA: it is row_parts x column_parts warps with height x width cells of 16 x kCkCellColumns sums.
 // FEW: column_parts lanes make height x width positions, without tiles; each adds `depth` features at a time.
 struct CkConvPlan {
   CkConvKind kind;

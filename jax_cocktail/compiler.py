@@ -2,7 +2,7 @@
 
     trace (JAX) -> capture -> translate -> [
 
-      unit_count -> simplify -> launch_parameters
+      unit_count -> exact_products -> simplify -> launch_parameters
         -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
         -> simplify -> canonicalise -> collapse_axes -> share_exponentials
         -> split_reductions -> split_scans                           # translated; placed from recover on
@@ -50,6 +50,7 @@ from jax_cocktail.placement.limits import in_cluster, limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.collapse_axes import collapse_axes
+from jax_cocktail.schedule.exact_products import exact_products
 from jax_cocktail.schedule.join_products import join_products
 from jax_cocktail.schedule.known_lengths import known_lengths
 from jax_cocktail.schedule.launch_parameters import launch_parameters
@@ -94,8 +95,10 @@ def passes(
     """The passes for a candidate, in order, each by the name of its module. Those that have something to say
     are given `remark`."""
     known = partial(know_units, units=candidate.units)
-    table: list[tuple[str, Pass]] = [("unit_count", known), ("simplify", simplify)]
-    table.append(("launch_parameters", launch_parameters))
+    table: list[tuple[str, Pass]] = [("unit_count", known)]
+    if machine.spec is not None and machine.spec.matrix_float32 == "none":
+        table.append(("exact_products", exact_products))
+    table += [("simplify", simplify), ("launch_parameters", launch_parameters)]
     if not machine.is_gpu:  # threads have lanes of their own
         table.append(("recover", partial(recover_elements, units=candidate.units, remark=remark)))
     if candidate.distribute:
@@ -126,7 +129,8 @@ def passes(
         table.append(("double_buffer", unroll_pairs))
     table.append(("simplify", simplify))
     if several and machine.is_gpu:
-        table += [("order_factors", order_factors), ("join_products", join_products)]
+        rounds = machine.spec is not None and machine.spec.matrix_float32 == "rounded"
+        table += [("order_factors", partial(order_factors, rounds=rounds)), ("join_products", join_products)]
     if not machine.is_gpu:
         table.append(("pack_factors", pack_factors))
     table += [("sink", sink), ("fuse", partial(stitch, threads=machine.target.threads))]

@@ -36,6 +36,7 @@ CK_INLINE f32 ck_fragment_value(const u8* at) {
 // A meeting takes 64 bytes of a lane: fragments are brought in pieces.
 template <class E, i32 PER>
 CK_INLINE void ck_mma(f32 (&c)[kCkFragmentSums], const E (&a)[PER], const E (&b)[PER] CK_AND_WHERE) {
+  static_assert(sizeof(E) == 2 || kCkMatrixTakesF32, "there is no such instruction");
   constexpr i32 MOST = 32 / i32(sizeof(E)), PIECE = PER < MOST ? PER : MOST;
   for (i32 from = 0; from < PER; from += PIECE) {
     E mine[2][PIECE];

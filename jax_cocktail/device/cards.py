@@ -19,7 +19,7 @@ ARCHES = tuple(_BY_ARCH)
 
 def spec_for(arch: str) -> DeviceSpec:
     """The card that represents an architecture: "sm_90", also as "sm_90a". BuildError if there is none."""
-    spec = _BY_ARCH.get(arch) or _BY_ARCH.get(arch.rstrip("af"))
+    spec = _BY_ARCH.get(arch) or _BY_ARCH.get(arch.rstrip("af") if arch.startswith("sm_") else arch)
     if spec is None:
         raise BuildError(
             f"there is no device of the architecture {arch!r} to plan for",

@@ -47,6 +47,8 @@ class DeviceSpec:
       flops: float32 flops per second, without tensor cores; a multiply-add counts two.
       tensor_flops: float32 operands rounded to TF32 (dense); half_flops: bfloat16 and float16 (dense).
       clock_rate: clocks of a multiprocessor per second.
+      matrix_float32: what matrix instructions make of float32 factors: "rounded" (to 10 bits of mantissa),
+        "exact", or "none" if there are no such instructions.
       far_clocks: from a load of what is in the second-level cache, under load, until its first use.
       meet_clocks: a barrier of the threads of one block.
     """
@@ -82,6 +84,7 @@ class DeviceSpec:
     shared_step: int = 128
     reserved_shared_bytes: int = 1024
     dies: int = 1
+    matrix_float32: str = "rounded"
     clock_rate: float = 1.98e9  # [D] H100 and H200
     far_clocks: float = 400.0  # [E] H100: 290 without load [M]
     meet_clocks: float = 30.0  # [M] H100: 29, 256 threads

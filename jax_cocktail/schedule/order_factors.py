@@ -41,11 +41,12 @@ _TF32 = {"exponent_bits": 8, "mantissa_bits": 10}
 _Read = tuple[UOperator, UOperator, UOperator]  # of columns: the slice, its reshape, the product
 
 
-def order_factors(program: UProgram) -> UProgram:
-    """Returns its argument if no product on tensor cores reads packed columns."""
+def order_factors(program: UProgram, rounds: bool = True) -> UProgram:
+    """Returns its argument if no product on tensor cores reads packed columns. `rounds`: matrix instructions
+    round factors of float32."""
     uses = _Uses(program)
     factors = [factor for s in walk(program.entry) if is_parallel(s) for factor in _factors(s, uses)]
-    return rewrite(program, _Rewriter(factors, FreshValues(program)).change) if factors else program
+    return rewrite(program, _Rewriter(factors, FreshValues(program), rounds).change) if factors else program
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +180,8 @@ class _Rewriter:
     """Replaces the statements of all factors. `renamed`: arrays and columns in the new order by those in the
     old one."""
 
-    def __init__(self, factors: Sequence[_Factor], fresh: FreshValues) -> None:
-        self.fresh, self.renamed = fresh, dict[Value, Value]()
+    def __init__(self, factors: Sequence[_Factor], fresh: FreshValues, rounds: bool) -> None:
+        self.fresh, self.rounds, self.renamed = fresh, rounds, dict[Value, Value]()
         self.writes = {f.write.output: f for f in factors}
         self.reads = {read[0].output: (f, read) for f in factors for read in f.reads}
         self.rows = {read[1].output: f for f in factors for read in f.reads}
@@ -219,7 +220,7 @@ class _Rewriter:
     def _write(self, factor: _Factor, b: Builder) -> None:
         array, row, index, zero, *_ = factor.write.inputs
         moved = factor.order.moved(b.reshape(row, factor.part.shape), b)
-        if moved.type.dtype == "float32":
+        if moved.type.dtype == "float32" and self.rounds:
             moved = b.emit("reduce_precision", (moved,), moved.type, **_TF32)
         one = b.reshape(moved, (1, *moved.type.shape))
         inputs = (self.renamed[array], one, index, *[zero] * moved.type.rank)
