@@ -39,6 +39,7 @@ class Platform:
       driver: the module with the driver for handlers in Python.
       arch_prefix: what precedes the compute capability, as jax tells it, in the name of an architecture.
       is_measured: a card's figures are measured when it is first used; else those of a table are used.
+      doubt: why only forced calls are compiled, "" if all are.
     """
 
     xla: str
@@ -46,6 +47,7 @@ class Platform:
     driver: str
     arch_prefix: str = ""
     is_measured: bool = False
+    doubt: str = ""
 
 
 _PLATFORMS = {  # by jax's names
@@ -70,6 +72,7 @@ _PLATFORMS = {  # by jax's names
             "jax_rocm60_plugin",
         ),
         driver="jax_cocktail.runtime.rocm.driver",
+        doubt='no program has run on an AMD card yet; the option force="cocktail" runs them',
     ),
 }
 PLATFORMS = tuple(_PLATFORMS)
@@ -112,6 +115,11 @@ def gpu(arch: str = "", platform: str = CUDA) -> Gpu:
     own = f"{_PLATFORMS[platform].arch_prefix}{capability}" if capability else default
     units, ordinal = (int(getattr(device, k, 0) or 0) for k in ("core_count", "local_hardware_id"))
     return Gpu(str(device.device_kind), arch or own, units, ordinal)
+
+
+def doubt(platform: str) -> str:
+    """Why only forced calls are compiled for a platform, "" if all are."""
+    return _PLATFORMS[platform].doubt if platform in _PLATFORMS else ""
 
 
 def driver_version(platform: str) -> int:

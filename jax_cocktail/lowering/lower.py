@@ -104,8 +104,8 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
             report, outcome = replace(report, why="stock XLA runs the code around it"), stock
         elif not (_memory_bound(mark) or control_flow_in(closed) or element_branch_in(closed)):
             report, outcome = replace(report, why="it contains no loop or branch"), stock
-        elif obstacle:
-            report, outcome = refuse(closed, mark, obstacle, quiet=force == "stock"), stock
+        elif reason := obstacle or (gpu_call.doubt(platform) if force == "auto" else ""):
+            report, outcome = refuse(closed, mark, reason, quiet=force == "stock"), stock
         else:
             report, outcome = _compile(report, closed, mark, force, platform)
     except (StalePlanError, StrictModeError):

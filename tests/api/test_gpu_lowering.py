@@ -80,6 +80,15 @@ def test_call(compiler, platform):
     assert "mhlo.backend_config = {" in text
 
 
+def test_no_card_of_the_platform_has_run_a_program(compiler):
+    """Only who asks for it gets programs that were compiled and emulated, and never ran on a card."""
+    traced = jax_cocktail.jit(function).trace(jnp.ones(8))
+    with pytest.warns(jax_cocktail.CocktailWarning, match='no program has run on an AMD card yet.*force="co'):
+        text = traced.lower(lowering_platforms=("rocm",)).as_text()
+    assert "@jax_cocktail_gpu(" not in text and "while" in text
+    assert "@jax_cocktail_gpu(" in lowered(platform="rocm")
+
+
 def test_a_side_exit(compiler):
     """The flag is a result of the call. If it is set, stock XLA runs the loop."""
 
