@@ -18,7 +18,7 @@ ALIKE: Mapping[str, str] = {
     f"{_SYNC}.double_buffer unroll_pairs: (loop,) if fewest": "no plan has fewer barriers than none",
     f"{_SYNC}.double_buffer _alternates: if not isinstance": "a loop that is not unrolled copies",
     "schedule.memory.residency _Survey._touch: if slot not in self.refused": "what is refused stays shared",
-    "schedule.memory.liveness _Walker._transfer: target not in others or root == target": "copies stay",
+    "schedule.memory.liveness _Walker._transfer: root == target or not elsewhere": "copies stay",
     "schedule.memory.liveness liveness: 0  ->  1 (number 2)$": "only the order of depths counts",
     "schedule.memory.in_place _is_own_slice: core(written.type.shape) == core(layout.root.type.shape)": (
         "a whole array is read element by element only by an update of its shape; else it is copied"

@@ -232,7 +232,7 @@ PROGRAM = """
 def test_two_versions_side_by_side(tmp_path):
     """They share a cache folder, take turns, and neither uses or spoils what the other one has stored."""
     other = tmp_path / "other"
-    for name in ("jax_cocktail", "common_src", "cpu_src", "gpu_src", "cuda_src"):
+    for name in ("jax_cocktail", "common_src", "cpu_src", "gpu_src", "cuda_src", "rocm_src"):
         shutil.copytree(ROOT / name, other / name, ignore=shutil.ignore_patterns("__pycache__"))
     config = other / "jax_cocktail" / "config.py"
     text = config.read_text()
