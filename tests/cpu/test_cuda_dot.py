@@ -366,6 +366,8 @@ def test_products_of_waves(gpu: emulator.Gpu) -> None:
     """All of them on AMD's cards; matrix instructions take tiles of another shape there."""
     usual = [p for p in PRODUCTS if p.threads == 128]
     products = [p for number, p in enumerate(usual) if p.path == "MMA" or number % 6 == 0]
+    if gpu == emulator.WAVES_OF_32:  # RDNA: there the compiler asks for no such product
+        products = [p for p in products if not (p.path == "MMA" and p.tf32)]
     for scratch in sorted({p.scratch for p in products}):
         group = [p for p in products if p.scratch == scratch]
         for product, outcome in _launch(group, gpu=gpu).items():
