@@ -22,6 +22,7 @@ from jax_cocktail.codegen.outline import Outer, OutlineTable
 from jax_cocktail.codegen.stamps import StampTable
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE, literal
 from jax_cocktail.codegen.writer import Writer, code, down, up
+from jax_cocktail.device.block import Block
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.ir import Region, Statement, UOperator
@@ -104,9 +105,9 @@ class Context:
         return self.machine.target
 
     @property
-    def block(self) -> tuple[int, int]:
-        """The threads of a unit, and those of its warps, which run in step."""
-        return self.target.threads, 1 if self.machine.spec is None else self.machine.spec.warp
+    def block(self) -> Block:
+        """The threads of a unit."""
+        return self.machine.block
 
     def about(self, name: Name) -> Outer:
         """What a name stands for that a function takes as a parameter."""

@@ -61,7 +61,7 @@ def _declare(context: Context, loop: LoopUTask) -> None:
             found[operator.output] = product, matrix
     held = {output: product for output, (product, _) in found.items()}
     tiled = any(is_tiled(operator) for operator in operators_in(loop.body))
-    most = BLOCK.held_bytes(context.target.threads, tiled)
+    most = BLOCK.held_bytes(context.block, tiled)
     names = dict[Hashable, Name]()  # of what is kept: two copies of one product share it
     for region in regions_in(loop.body):
         runs = _runs(context, region, held)

@@ -97,7 +97,8 @@ def _emit_group_arg(context: Context, operator: UOperator) -> None:
     axes = axes_of(shape)
     indices = indices_of(axes)
     kept = iterated([*axes[:axis], *axes[axis + 1 :]])
-    groups = groups_for(prod(n for _, n in kept), shape[axis], *context.block)
+    block = context.block
+    groups = groups_for(prod(n for _, n in kept), shape[axis], block.threads, block.warp)
     out = (*indices[:axis], *indices[axis + 1 :])
     integer = COMPUTE[operator.output.type.dtype]
     with context.result(operator.output) as target, group_rows(context, groups, kept) as row:

@@ -11,7 +11,8 @@ from functools import lru_cache
 from itertools import chain, product
 from typing import Literal
 
-from jax_cocktail.cost.dot_plan import WARP, above
+from jax_cocktail.cost.dot_plan import above
+from jax_cocktail.device.block import Block
 
 _PAD = 4
 _FEW = 4  # output features of boxes, at most
@@ -89,38 +90,39 @@ class ConvPlan:
 
 
 @lru_cache(maxsize=1024)
-def conv_plan(case: ConvCase, threads: int, room: int) -> ConvPlan:
-    """The plan for a block of `threads` threads with `room` bytes of scratch."""
+def conv_plan(case: ConvCase, block: Block, room: int) -> ConvPlan:
+    """The plan for a block with `room` bytes of scratch."""
     best = ConvPlan("simple")
-    if case.is_small(threads):
+    if case.is_small(block.threads):
         return best
-    tiles = (_fit(case, form, threads, room) for form in _forms(case, threads))
-    for found in chain(tiles, _boxes(case, threads, room)):
+    tiles = (_fit(case, form, block, room) for form in _forms(case, block.threads))
+    for found in chain(tiles, _boxes(case, block, room)):
         if found.cost >= 0 and (best.kind == "simple" or found.cost < best.cost):
             best = found
     return best
 
 
-def _boxes(c: ConvCase, threads: int, room: int) -> Iterator[ConvPlan]:
+def _boxes(c: ConvCase, block: Block, room: int) -> Iterator[ConvPlan]:
     """Boxes of positions for few output features. `column_parts`: lanes that share the input features."""
     weights = c.depth * c.columns * c.item if c.columns > 1 else 0
     if not c.boxes or c.groups > 1 or c.columns > _FEW or weights > room:
         return
     chunk = c.chunk(8)
-    for lanes, height, width in product((1, 2, 4, 8, 16, 32), (1, 2, 4), (1, 2, 4)):
+    shares = [1 << bit for bit in range(block.warp.bit_length())]
+    for lanes, height, width in product(shares, (1, 2, 4), (1, 2, 4)):
         seen = c.x.seen(width) * c.y.seen(height) * chunk * c.item
         fits = height * width * c.columns * c.sum <= _SUMS and seen <= _SEEN
         if fits and (lanes == 1 or lanes * chunk <= c.features):
             p = ConvPlan("few", depth=chunk, column_parts=lanes, height=height, width=width)
-            yield replace(p, cost=_box_cost(c, p, threads))
+            yield replace(p, cost=_box_cost(c, p, block))
 
 
-def _box_cost(c: ConvCase, p: ConvPlan, threads: int) -> int:
+def _box_cost(c: ConvCase, p: ConvPlan, block: Block) -> int:
     """Clocks (times 64) of all boxes, as the header sees them."""
-    taps, cells, warps = c.x.taps * c.y.taps, p.height * p.width, threads // WARP
+    taps, cells, warps = c.x.taps * c.y.taps, p.height * p.width, block.warps
     seen = c.x.seen(p.width) * c.y.seen(p.height)
     outer, deep = c.rows // (c.x.out * c.y.out), c.depth // c.features // taps
-    rounds = above(outer * above(c.y.out, p.height) * above(c.x.out, p.width) * p.column_parts, threads)
+    rounds = above(outer * above(c.y.out, p.height) * above(c.x.out, p.width) * p.column_parts, block.threads)
     steps = rounds * deep * above(c.features, p.column_parts * p.depth)
     weights, math = p.height * taps * c.columns, cells * taps * p.depth * c.columns
     issued = (seen * 2 + weights + math * c.sum // 4) * above(warps, 4)
@@ -144,14 +146,14 @@ def _forms(c: ConvCase, threads: int) -> Iterator[ConvPlan]:
             yield ConvPlan("mma", depth=depth, slices=slices, column_parts=across, height=height, width=width)
 
 
-def _fit(c: ConvCase, p: ConvPlan, threads: int, room: int) -> ConvPlan:
+def _fit(c: ConvCase, p: ConvPlan, block: Block, room: int) -> ConvPlan:
     """Fills in what follows from the parts; the cost is negative if it does not fit."""
     fma = p.kind == "fma"
-    high, wide = (p.height, p.width) if fma else (16 * p.height, 8 * p.width)
-    most = (threads if fma else threads // WARP) // (p.column_parts * p.slices)
+    high, wide = (p.height, p.width) if fma else (16 * p.height, block.cell_columns * p.width)
+    most = (block.threads if fma else block.warps) // (p.column_parts * p.slices)
     if most < 1 or p.depth % (p.slices * (4 if fma else c.step)) or p.depth % c.a_chunk:
         return p
-    if threads % (p.depth // c.a_chunk):
+    if block.threads % (p.depth // c.a_chunk):
         return p
     needed = above(c.rows, high)
     row_parts = above(needed, above(needed, most))
@@ -166,15 +168,15 @@ def _fit(c: ConvCase, p: ConvPlan, threads: int, room: int) -> ConvPlan:
     for stages in (4, 3, 2):
         if rows * 16 + max(stages * stage, sums) <= room:
             sizes = (rows, columns, p.depth, stages, p.slices, row_parts, p.column_parts, p.height, p.width)
-            return ConvPlan(p.kind, *sizes, cost=_cost(c, ConvPlan(p.kind, *sizes)))
+            return ConvPlan(p.kind, *sizes, cost=_cost(c, ConvPlan(p.kind, *sizes), block.warp))
     return p
 
 
-def _busy(c: ConvCase, p: ConvPlan) -> int:
+def _busy(c: ConvCase, p: ConvPlan, warp: int) -> int:
     """Clocks (times 64) for one step of depth of one tile, operands being there."""
     fma = p.kind == "fma"
     parts = p.row_parts * p.column_parts * p.slices
-    warps = above(parts, WARP) if fma else parts
+    warps = above(parts, warp) if fma else parts
     loads = p.height + p.width if fma else 4 * p.height + 2 * p.width
     math = p.height * p.width * (c.sum if fma else 7)
     reads = warps * loads * (3 * c.item // 4 if fma else 2) // 2
@@ -182,9 +184,9 @@ def _busy(c: ConvCase, p: ConvPlan) -> int:
     return clocks * 64 // (p.slices * (4 if fma else c.step))
 
 
-def _cost(c: ConvCase, p: ConvPlan) -> int:
+def _cost(c: ConvCase, p: ConvPlan, warp: int) -> int:
     """Clocks (times 64) of all tiles of a group, as the header sees them."""
-    copies, busy = (p.rows + p.columns) * c.item * 2, _busy(c, p)
+    copies, busy = (p.rows + p.columns) * c.item * 2, _busy(c, p, warp)
     step = (busy + copies + max(busy, copies)) // 2 * (9 if p.stages == 2 else 8) // 8
     depth = above(c.depth, p.depth) * p.depth
     sums = (p.slices + 1) * p.rows * p.columns * c.sum // 2

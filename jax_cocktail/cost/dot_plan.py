@@ -11,11 +11,11 @@ from functools import lru_cache
 from itertools import product
 from typing import Literal
 
+from jax_cocktail.device.block import Block
 from jax_cocktail.utask.tensor_order import PACKED
 
 Path = Literal["serial", "columns", "lanes", "fma", "mma"]
 
-WARP = 32
 _FEW_ROWS, _FEW_ROWS_MMA = 8, 4
 _SHORT = 8
 _TILE_OUTPUTS = 4096
@@ -103,11 +103,11 @@ def vector(size: int, most: int, extent: int, step: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def dot_plan(given: DotForm, threads: int, room: int) -> DotPlan:
-    """The plan for a block of `threads` threads with `room` bytes of scratch."""
+def dot_plan(given: DotForm, block: Block, room: int) -> DotPlan:
+    """The plan for a block with `room` bytes of scratch."""
     f = given.normal()
     if f.is_packed:
-        return _tensor(f, threads, room)
+        return _tensor(f, block, room)
     few = _FEW_ROWS_MMA if f.mma else _FEW_ROWS
     slim = f.m <= few or f.n <= few
     if slim:
@@ -118,39 +118,39 @@ def dot_plan(given: DotForm, threads: int, room: int) -> DotPlan:
     if f.k <= _SHORT or f.m * f.n == 0:
         plan = DotPlan("serial")
     elif not slim:
-        plan = _tensor(f, threads, room) if f.mma else _tiles(f, threads, room)
+        plan = _tensor(f, block, room) if f.mma else _tiles(f, block, room)
     elif f.b_k == 1 or f.n < 4 or (f.b_n != 1 and f.b_k < f.b_n):
-        plan = _lanes(f, threads, room)
+        plan = _lanes(f, block, room)
     else:
-        plan = _columns(f, threads, room)
+        plan = _columns(f, block, room)
     return replace(plan, turned=turned)
 
 
-def _columns(f: DotForm, threads: int, room: int) -> DotPlan:
+def _columns(f: DotForm, block: Block, room: int) -> DotPlan:
     v = vector(f.b_size, 32 // power(f.m), f.n, f.b_k) if f.b_n == 1 else 1
-    lanes = min(WARP, power(f.n // v))
+    lanes = min(block.warp, power(f.n // v))
     columns = lanes * v
     wide = columns * f.b_size >= 128 and f.a_k == 1
     kv = vector(f.a_size, 4, f.k, f.a_m) if wide else 1
-    warps, chunks = threads // WARP, above(f.n, columns)
+    warps, chunks = block.warps, above(f.n, columns)
     parts, shares = max(1, min(warps // chunks, f.k * lanes // 128)), warps * f.m * columns * f.w_size
     parts = 1 if shares > room else parts
     scratch = shares if parts > 1 else 0
     return DotPlan("columns", v=v, kv=kv, lanes=lanes, columns=columns, parts=parts, scratch=scratch)
 
 
-def _lanes(f: DotForm, threads: int, room: int) -> DotPlan:
+def _lanes(f: DotForm, block: Block, room: int) -> DotPlan:
     v = vector(f.b_size, 32 // power(f.m), f.k, f.b_n) if f.b_k == 1 else 1
     if f.a_k == 1:
         v = min(v, vector(f.a_size, v, f.k, f.a_m))
-    lanes = min(WARP, power(f.k // v))
-    while lanes * v * f.b_size > 128 and f.n * lanes > threads and f.k * f.m * 2 <= 32 * lanes:
+    lanes = min(block.warp, power(f.k // v))
+    while lanes * v * f.b_size > 128 and f.n * lanes > block.threads and f.k * f.m * 2 <= 32 * lanes:
         lanes //= 2
-    warps, groups = threads // WARP, threads // lanes
+    warps, groups = block.warps, block.threads // lanes
     columns = min(8, max(1, 16 // power(f.m)), power(above(f.n, groups)))
     parts = 1
-    if lanes == WARP and columns == 1:
-        parts = max(1, min(warps // f.n, f.k // (WARP * v)))
+    if lanes == block.warp and columns == 1:
+        parts = max(1, min(warps // f.n, f.k // (block.warp * v)))
     shares = warps * f.m * f.w_size
     parts = 1 if shares > room else parts
     scratch = shares if parts > 1 else 0
@@ -201,15 +201,15 @@ def _shares(f: DotForm, p: DotPlan, threads: int) -> DotPlan:
     return replace(p, tm=tm, tn=tn, slices=slices)
 
 
-def _tiles(f: DotForm, threads: int, room: int) -> DotPlan:
+def _tiles(f: DotForm, block: Block, room: int) -> DotPlan:
     bk = _STAGE_BYTES // f.w_size
     bk = bk // 2 if f.k * 2 <= bk else bk
-    area = power(min(_TILE_OUTPUTS, 32 * threads) + 1) // 2
+    area = power(min(_TILE_OUTPUTS, 32 * block.threads) + 1) // 2
     p = DotPlan("fma", bk=bk)
     while area >= 256:
         bm = _side(f.m, 16, min(64, area // 16))
         bn = _side(f.n, 16, min(256, area // bm))
-        p = _shares(f, replace(p, bm=_side(f.m, 16, min(256, area // bn)), bn=bn), threads)
+        p = _shares(f, replace(p, bm=_side(f.m, 16, min(256, area // bn)), bn=bn), block.threads)
         stage, tiles = _stage_bytes(f, p), above(f.k, bk)
         stages, slices = min(_STAGES, tiles), p.slices
         while stages > 1 and stages * stage > min(room, _MOST_SCRATCH):
@@ -274,13 +274,15 @@ def _cycles(f: DotForm, p: DotPlan, warps: int) -> int:
     return tiles * (300 + depths * (100 + copied + steps) + (120 + warps * cells * 3 if p.slices > 1 else 0))
 
 
-def _tensor(f: DotForm, threads: int, room: int) -> DotPlan:
+def _tensor(f: DotForm, block: Block, room: int) -> DotPlan:
     """Every way to share a tile among the warps, by the cycles that it takes."""
-    warps, best, least = threads // WARP, DotPlan("serial"), 0
-    for down, across, tm, tn in _tensor_shares(f, warps, min(16 if f.is_packed else 12, 4096 // threads)):
+    warps, best, least = block.warps, DotPlan("serial"), 0
+    most = min(16 if f.is_packed else 12, 4096 // block.threads)
+    for down, across, tm, tn in _tensor_shares(f, block, most):
         slices = 1
         while slices * down * across <= warps:
-            form = DotPlan("mma", bm=16 * tm * down, bn=8 * tn * across, tm=tm, tn=tn, slices=slices)
+            bm, bn = 16 * tm * down, block.cell_columns * tn * across
+            form = DotPlan("mma", bm=bm, bn=bn, tm=tm, tn=tn, slices=slices)
             p = _whole(f, form, room) if f.is_packed else _depth(f, form, room)
             cycles = (_whole_cycles if f.is_packed else _cycles)(f, p, down * across * slices)
             if p.stages and (least == 0 or cycles < least):
@@ -289,9 +291,9 @@ def _tensor(f: DotForm, threads: int, room: int) -> DotPlan:
     return best
 
 
-def _tensor_shares(f: DotForm, warps: int, most: int) -> Iterator[tuple[int, int, int, int]]:
+def _tensor_shares(f: DotForm, block: Block, most: int) -> Iterator[tuple[int, int, int, int]]:
     """Warps below each other and side by side, and the cells of each."""
-    powers = [1 << bit for bit in range(warps.bit_length())]
+    warps, powers = block.warps, [1 << bit for bit in range(block.warps.bit_length())]
     for down, across in product(powers, powers):
         if down * across > warps:
             continue
@@ -299,6 +301,6 @@ def _tensor_shares(f: DotForm, warps: int, most: int) -> Iterator[tuple[int, int
             if tm > 1 and tm * 8 * down >= f.m:
                 break
             for tn in range(1, most // tm + 1):
-                if tn > 1 and (tn - 1) * 8 * across >= f.n:
+                if tn > 1 and (tn - 1) * block.cell_columns * across >= f.n:
                     break
                 yield down, across, tm, tn

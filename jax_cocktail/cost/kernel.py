@@ -265,7 +265,7 @@ class _Walker:
             return layouts[value].strides if value in layouts else row_major(value.type.shape)
 
         holds = place.again and not self.outlined
-        return Memory(is_far, strides, room, self.outlined, holds, self.threads)
+        return Memory(is_far, strides, room, self.outlined, holds, self.spec.block(self.threads))
 
 
 def _own_values(program: UProgram, plan: MemoryPlan | None) -> frozenset[Value]:

@@ -14,7 +14,8 @@ from math import ceil, prod
 
 from jax_cocktail.analysis.contraction import Strides, contraction
 from jax_cocktail.cost.conv_plan import ConvAxis, ConvCase, conv_plan
-from jax_cocktail.cost.dot_plan import WARP, DotForm, DotPlan, above, along_k, dot_plan, vector
+from jax_cocktail.cost.dot_plan import DotForm, DotPlan, above, along_k, dot_plan, vector
+from jax_cocktail.device.block import Block
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import Templates
 from jax_cocktail.device.tuning import BLOCK
@@ -39,18 +40,22 @@ def clocks(counts: Mapping[str, float], templates: Templates, spec: DeviceSpec) 
 class Memory:
     """Where the arrays of a statement are. `is_far`: reads of a value come from the second-level cache;
     `strides`: of a value, in elements; `room`: bytes of scratch; `outlined`: statements are functions;
-    `holds`: the matrix of a product of few rows stays in registers; `threads`: of the block."""
+    `holds`: the matrix of a product of few rows stays in registers."""
 
     is_far: Callable[[Value], bool]
     strides: Callable[[Value], Strides]
     room: int
     outlined: bool
     holds: bool = False
-    threads: int = BLOCK.threads
+    block: Block = Block()
+
+    @property
+    def threads(self) -> int:
+        return self.block.threads
 
     @property
     def warps(self) -> int:
-        return self.threads // WARP
+        return self.block.warps
 
 
 def counts_of(statement: UOperator | StitchedUTask, memory: Memory) -> Counts:
@@ -167,7 +172,7 @@ def _dot(operator: UOperator, memory: Memory) -> Counts:
     work = 8 if "float64" in dtypes else 4
     sizes = ITEM_SIZE[a.type.dtype], ITEM_SIZE[b.type.dtype], work
     form = DotForm(*axes.read, *axes.written, *sizes, mma, terms)
-    plan = dot_plan(form, memory.threads, memory.room)
+    plan = dot_plan(form, memory.block, memory.room)
     far = any(map(memory.is_far, operator.inputs[::2])), any(map(memory.is_far, operator.inputs[1::2]))
     if plan.turned:
         form, far = form.turned(), (far[1], far[0])
@@ -192,7 +197,7 @@ def _slim(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Coun
     items = batch * above(f.n, p.columns)
     parts = p.parts if batch == 1 or items < memory.warps else 1
     inside, depth = (1, p.kv) if p.path == "columns" else (p.lanes, p.v)
-    groups = parts * (WARP // p.lanes if p.path == "columns" else p.lanes)
+    groups = parts * (memory.block.warp // p.lanes if p.path == "columns" else p.lanes)
     teams = memory.warps // parts if p.path == "columns" else memory.threads // (parts * inside)
     rounds, steps = above(items, teams), above(f.k // depth, groups)
     lines = batch * f.k * f.n * f.b_size / 128 - _HIDDEN_LINES
@@ -260,7 +265,7 @@ def _conv(operator: UOperator, memory: Memory) -> Counts:
     boxes = dtype in FLOATS and set(operator.ints("lhs_dilation")) <= {1}
     sizes = (rows, columns, depth, features, groups, ITEM_SIZE[dtype], work, step)
     case = ConvCase(*sizes, x_axis, y_axis, boxes)
-    plan = conv_plan(case, memory.threads, memory.room)
+    plan = conv_plan(case, memory.block, memory.room)
     if plan.kind == "simple":
         rounds = above(rows * columns * groups, memory.threads)
         far = any(map(memory.is_far, (x, w)))

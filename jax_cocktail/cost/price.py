@@ -73,4 +73,4 @@ def barriers_per_call(program: UProgram) -> float:
 def moved_per_call(program: UProgram, plan: MemoryPlan, units: int, machine: Machine) -> Moved:
     """The bytes that all units together load and store in one call, as predicted."""
     vector = 0 if machine.is_gpu else VECTOR_BYTES
-    return traffic(program, plan, units, vector=vector, threads=machine.target.threads).total()
+    return traffic(program, plan, units, vector=vector, block=machine.block).total()

@@ -26,6 +26,7 @@ from jax_cocktail.analysis.contraction import contraction
 from jax_cocktail.analysis.elements import START, Positions, Reads, position_of, times
 from jax_cocktail.cost.cpu_products import VECTOR_BYTES, Loads, conv_loads, dot_loads, pairs_inside
 from jax_cocktail.cost.work import rows, runs
+from jax_cocktail.device.block import USUAL_BLOCK, Block
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -83,17 +84,17 @@ def traffic(
     units: int = 1,
     executions: Executions | None = None,
     vector: int = VECTOR_BYTES,
-    threads: int = BLOCK.threads,
+    block: Block = USUAL_BLOCK,
 ) -> Traffic:
     """The prediction for one call of a program on so many units.
 
     `executions`: of the regions, as the interpreter observed them; without it, a loop of unknown length has
     as many trips as prices assume, and a branch takes each side equally often. `vector`: bytes of a vector
-    register of a CPU; 0: a unit is a block of `threads` threads.
+    register of a CPU; 0: a unit is a `block` of threads.
     """
     count = min(units, plan.most_units)
     moved = tuple(defaultdict[str, Moved](Moved) for _ in range(count))
-    model = _Model(plan, moved, executions, vector, threads)
+    model = _Model(plan, moved, executions, vector, block)
     model.entry(program)
     return Traffic(tuple({n: m for n, m in sorted(unit.items()) if m.bytes} for unit in model.moved))
 
@@ -107,7 +108,7 @@ class _Model:
     moved: tuple[defaultdict[str, Moved], ...]
     executions: Executions | None
     vector: int
-    threads: int
+    block: Block
     part_depth: int = 0
     kept: dict[Value, float] = field(default_factory=dict)
 
@@ -198,7 +199,7 @@ class _Model:
         self.part_depth += loop.parallel
         before = self.kept
         if not self.vector and not loop.parallel and trips >= BLOCK.held_trips:
-            self.kept = self.kept | dict.fromkeys(kept_matrices(loop, self.plan, self.threads), 1 / trips)
+            self.kept = self.kept | dict.fromkeys(kept_matrices(loop, self.plan, self.block), 1 / trips)
         self.region(loop.body, inside)
         self.transfer(loop.body.results, loop.carried, inside)
         self.kept = before
@@ -275,7 +276,7 @@ class _Model:
             reads.element(value, _lanes(value))
             if not place.type.is_scalar:
                 parts = zip(value.type.shape, row_major(place.type.shape), strict=False)
-                gaps = 1.0 if self.vector else _sectors(neighbours(parts), ITEM_SIZE[value.type.dtype])
+                gaps = 1.0 if self.vector else self.sectors(neighbours(parts), ITEM_SIZE[value.type.dtype])
                 self.add(self.plan.layouts[place].root, 0, value.type.nbytes * gaps, shares)
 
     def load(self, reads: Reads, loops: Sequence[tuple[int, int]], shares: Shares) -> None:
@@ -285,9 +286,9 @@ class _Model:
         for (root, _), read in reads.found.items():
             count, item = float(times(read.axes, loops)), ITEM_SIZE[root.type.dtype]
             if not self.vector and count < everything:
-                count, item = -(-everything // _WARP), _SECTOR
+                count, item = -(-everything // self.block.warp), self.block.sector
             elif not self.vector:
-                count *= _sectors(_run(read.steps, loops), item)
+                count *= self.sectors(_run(read.steps, loops), item)
             self.add(root, count * item, 0, shares)
 
     def reductions(self, members: Mapping[Value, UOperator], group: StitchedUTask, shares: Shares) -> None:
@@ -306,6 +307,11 @@ class _Model:
             if not result.type.is_scalar:
                 self.add(self.plan.layouts[result].root, 0, result.type.nbytes, shares)
         self.load(reads, [*kept[:-1], *inner, *kept[-1:]] if columns else [*kept, *inner], shares)
+
+    def sectors(self, run: int, item: int) -> float:
+        """Bytes of the sectors around so many neighbouring elements, over those of the elements."""
+        sector = self.block.sector
+        return -(-run * item // sector) * sector / (run * item)
 
     def copy(self, source: Value, target: Value, shares: Shares) -> None:
         """One array, unless it is there already."""
@@ -332,7 +338,7 @@ class _Model:
         calls = axes.batch.size * prod(axis.size for axis in axes.outer)
         a, b = (side.size * axes.depth.size * calls for side in (axes.rows, axes.columns))
         written = zip(dot.output.type.shape, result, strict=True)
-        gaps = _sectors(neighbours(written), ITEM_SIZE[place.type.dtype])
+        gaps = self.sectors(neighbours(written), ITEM_SIZE[place.type.dtype])
         self.product(dot, Loads(a, b, 0, dot.output.type.size * gaps), place, shares)
 
     def strides(self, value: Value) -> tuple[int, ...]:
@@ -344,20 +350,17 @@ class _Model:
             if value in self.kept:
                 count *= self.kept[value]
             elif not self.kept.keys().isdisjoint(product.inputs):
-                count *= self.threads / _WARP  # every warp has a part of the matrix
+                count *= self.block.warps  # every warp has a part of the matrix
             if not self.vector and not value.type.is_scalar:
                 seen = self.plan.layouts[value]
                 run = neighbours(zip(seen.shape, seen.strides, strict=True))
-                count *= _sectors(run, ITEM_SIZE[value.type.dtype])
+                count *= self.sectors(run, ITEM_SIZE[value.type.dtype])
             if not value.type.is_scalar:
                 item = ITEM_SIZE[value.type.dtype]
                 self.add(self.plan.layouts[value].root, count * item, 0, shares)
         if not place.type.is_scalar:
             item = ITEM_SIZE[place.type.dtype]
             self.add(self.plan.layouts[place].root, loads.result * item, loads.stored * item, shares)
-
-
-_WARP, _SECTOR = 32, 32  # threads that load together, and bytes of global memory that come together
 
 
 def _run(steps: Mapping[int, int], loops: Sequence[tuple[int, int]]) -> int:
@@ -370,14 +373,9 @@ def _run(steps: Mapping[int, int], loops: Sequence[tuple[int, int]]) -> int:
     return run
 
 
-def _sectors(run: int, item: int) -> float:
-    """Bytes of the sectors around so many neighbouring elements, over those of the elements."""
-    return -(-run * item // _SECTOR) * _SECTOR / (run * item)
-
-
-def kept_matrices(loop: LoopUTask, plan: MemoryPlan, threads: int) -> Iterable[Value]:
+def kept_matrices(loop: LoopUTask, plan: MemoryPlan, block: Block) -> Iterable[Value]:
     """The larger operands of products of few rows that no iteration changes, as many as registers hold."""
-    inside, steady, left = set(defined_in(loop)), set[Value](), BLOCK.held_bytes(threads)
+    inside, steady, left = set(defined_in(loop)), set[Value](), BLOCK.held_bytes(block)
     for statement in walk(loop.body):
         if isinstance(statement, LoopUTask) and statement.parallel and statement.index is not None:
             steady.add(statement.index)

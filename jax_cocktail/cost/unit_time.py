@@ -88,7 +88,7 @@ def unit_of(spec: DeviceSpec, threads: int = BLOCK.threads) -> Unit:
         tensors=busy * BLOCK.tensor_share * spec.tensor_flops / spec.units,
         halves=busy * BLOCK.tensor_share * spec.half_flops / spec.units,
         lanes=threads,
-        held=BLOCK.held_bytes(threads),
+        held=BLOCK.held_bytes(spec.block(threads)),
     )
 
 

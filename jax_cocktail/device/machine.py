@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jax_cocktail.device.block import Block
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
 
@@ -30,6 +31,11 @@ class Machine:
     def is_gpu(self) -> bool:
         """True if a unit is a block of threads."""
         return self.spec is not None
+
+    @property
+    def block(self) -> Block:
+        """The threads of a unit: one on the host."""
+        return Block(1, 1) if self.spec is None else self.spec.block(self.target.threads)
 
     @property
     def platform(self) -> str:

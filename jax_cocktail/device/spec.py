@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields, replace
 
+from jax_cocktail.device.block import Block
+
 PORTABLE_CLUSTER = 8  # the largest cluster for which every card with clusters has room [D]
 
 
@@ -26,9 +28,12 @@ class DeviceSpec:
       units: multiprocessors (SMs, CUs). The planner runs one block on each.
       dies: parts of the device with a second-level cache each, between which barriers are dearer.
       warp: threads that run in step: 32, or 64 on most AMD cards.
+      cell_columns: columns of the sums of one matrix instruction; their rows are 16.
+      sector: bytes of memory that come together.
       threads_per_block, threads_per_unit, blocks_per_unit: the largest numbers allowed.
       registers: 32-bit registers of one multiprocessor.
       thread_registers: the most registers that one thread can have.
+      operand_registers: those of them that every instruction can name.
       register_step, warp_step: registers of a thread are allocated in steps of so many, to so many warps at
         a time.
       shared_bytes: the most shared memory that one block can ask for.
@@ -78,7 +83,10 @@ class DeviceSpec:
     flops: float
     tensor_flops: float
     half_flops: float
+    cell_columns: int = 8
+    sector: int = 32
     thread_registers: int = 255
+    operand_registers: int = 255
     register_step: int = 8
     warp_step: int = 4
     shared_step: int = 128
@@ -106,6 +114,11 @@ class DeviceSpec:
         warp, most = self.warp, self.threads_per_block
         if threads % warp or not warp <= threads <= most:
             raise ValueError(f"a block has {warp}, {2 * warp} ... {most} threads, not {threads}")
+
+    def block(self, threads: int) -> Block:
+        """A block of so many threads. Its registers are those that every instruction can name."""
+        registers = min(self.most_registers(threads), self.operand_registers)
+        return Block(threads, self.warp, self.cell_columns, registers, self.sector)
 
     def block_registers(self, threads: int, registers: int) -> int:
         """Registers that one block takes from its unit; `registers`: of a thread, from the compiler."""

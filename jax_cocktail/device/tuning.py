@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jax_cocktail.device.block import Block
+
 
 @dataclass(frozen=True, slots=True)
 class ProgramTuning:
@@ -168,8 +170,6 @@ class BlockTuning:
     few_rows: int = 8  # [E] rows of a product that streams its matrix and keeps no tiles (kCkDotFewRows)
 
     # Products whose matrix stays in registers while a loop runs [E].
-    block_registers: int = 64 << 10  # [D] of 32 bits: all that a multiprocessor has
-    thread_registers: int = 255  # [D] at most
     beside_held: int = 95  # registers of a thread for everything but held matrices, ...
     beside_held_and_tiles: int = 223  # ... and in a loop with products by tiles, which fill registers
     held_rows: int = 8  # of the other operand, at most
@@ -227,14 +227,13 @@ class BlockTuning:
     ramp_seconds: float = 1.6e-6  # [E] from the first block's start to the last one's end, beside the launch
     cooperative_seconds: float = 0.5e-6  # [E] delay of the launch of blocks with barriers
 
-    def held_bytes(self, threads: int, beside_tiles: bool = False) -> int:
-        """Bytes of matrices that the registers of a block of so many threads keep while a loop runs.
+    def held_bytes(self, block: Block, beside_tiles: bool = False) -> int:
+        """Bytes of matrices that the registers of a block keep while a loop runs.
 
         `beside_tiles`: the loop has products by tiles.
         """
-        own = min(self.block_registers // threads, self.thread_registers)
         others = self.beside_held_and_tiles if beside_tiles else self.beside_held
-        return 4 * threads * max(own - others, 0)
+        return 4 * block.threads * max(block.registers - others, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ import pytest
 
 from jax_cocktail.cost.conv_plan import ConvAxis, ConvCase, conv_plan
 from jax_cocktail.cost.dot_plan import DotForm, dot_plan
+from jax_cocktail.device.amd import MI300X, RX_7900_XTX
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.utask.tensor_order import PACKED
 from tests.cpu.emulation import emulator, text
 
@@ -53,13 +55,19 @@ CONV = """
 """
 
 
-def answers(body: str, header: str, given: np.ndarray, width: int, threads: int) -> np.ndarray:
+# By what is emulated: a card whose waves and matrix instructions are such.
+CARDS = {emulator.CUDA: H200, emulator.WAVES_OF_64: MI300X, emulator.WAVES_OF_32: RX_7900_XTX}
+
+
+def answers(
+    body: str, header: str, given: np.ndarray, width: int, threads: int, gpu: emulator.Gpu
+) -> np.ndarray:
     """What the header says of each row of numbers."""
     source = text.program(
         body.format(number=NUMBER), headers=("cocktail_arith.h", header), threads=threads, most_units=1
     )
     found = np.zeros((NUMBER, width), np.int64)
-    emulator.build(source).launch([given], [found], units=1)
+    emulator.build(source, gpu=gpu).launch([given], [found], units=1)
     return found
 
 
@@ -81,13 +89,15 @@ def dot_forms(rng: np.random.Generator) -> list[tuple[DotForm, int]]:
     return [(form(), int(rng.choice((1024, 8192, 36864, 65536)))) for _ in range(NUMBER)]
 
 
+@pytest.mark.parametrize("gpu", CARDS, ids=str)
 @pytest.mark.parametrize("threads", [64, 256, 512])
-def test_plans_of_products_are_those_of_the_header(threads):
+def test_plans_of_products_are_those_of_the_header(threads, gpu):
+    block = CARDS[gpu].block(threads)
     cases = dot_forms(np.random.default_rng(threads))
     given = np.array([(*astuple(form), room) for form, room in cases], np.int64)
-    found = answers(DOT, "cocktail_dot_plan.h", given, 15, threads)
+    found = answers(DOT, "cocktail_dot_plan.h", given, 15, threads, gpu)
     for (form, room), row in zip(cases, found, strict=True):
-        ours, theirs = astuple(dot_plan(form, threads, room)), (PATHS[row[0]], *map(int, row[1:]))
+        ours, theirs = astuple(dot_plan(form, block, room)), (PATHS[row[0]], *map(int, row[1:]))
         compared = 2 if theirs[0] == "serial" else None  # the other fields are what the search left
         assert ours[:compared] == theirs[:compared], form
 
@@ -115,11 +125,13 @@ def flat(case: ConvCase) -> list[int]:
     return [int(n) for field in astuple(case) for n in (field if isinstance(field, tuple) else (field,))]
 
 
+@pytest.mark.parametrize("gpu", CARDS, ids=str)
 @pytest.mark.parametrize("threads", [128, 256])
-def test_plans_of_convolutions_are_those_of_the_header(threads):
+def test_plans_of_convolutions_are_those_of_the_header(threads, gpu):
+    block = CARDS[gpu].block(threads)
     cases = conv_cases(np.random.default_rng(threads))
     given = np.array([(*flat(case), room) for case, room in cases], np.int64)
-    found = answers(CONV, "cocktail_conv_plan.h", given, 11, threads)
+    found = answers(CONV, "cocktail_conv_plan.h", given, 11, threads, gpu)
     for (case, room), row in zip(cases, found, strict=True):
         theirs = (KINDS[row[0]], *map(int, row[1:]))
-        assert astuple(conv_plan(case, threads, room)) == theirs, case
+        assert astuple(conv_plan(case, block, room)) == theirs, case

@@ -44,7 +44,9 @@ def grid_traffic(row: str, spec: DeviceSpec, plan: str = "") -> GridTraffic:
     for each in planned(row, spec, plan):
         name, program, emitted = each.plan, compiled(each), each.emitted
         launch = program.launch
-        found = traffic(emitted.program, emitted.plan, launch.most_units, vector=0, threads=launch.threads)
+        found = traffic(
+            emitted.program, emitted.plan, launch.most_units, vector=0, block=spec.block(launch.threads)
+        )
         _add(predicted, {memory: found.total(_prefix(memory)) for memory in MEMORIES})
         steps = STEPS.get(row, 0) // (2 if "double_buffer" in emitted.fired else 1)
         for blocks in _kinds(found):
