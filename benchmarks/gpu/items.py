@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 import jax_cocktail
-from benchmarks.gpu import emulated, peer, peers, plans, stock_micro, timing
+from benchmarks.gpu import emulated, here, peer, peers, plans, stock_micro, timing
 from benchmarks.gpu.pool import tell
 from benchmarks.gpu.recorded import Recording, recording
 from benchmarks.gpu.rows import ROWS
@@ -32,6 +32,15 @@ from jax_cocktail.runtime.cuda import card as gpu_card
 from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 
+PACKAGES = (
+    *("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cudnn-cu13"),
+    *("jax-rocm7-plugin", "jax-rocm7-pjrt", "jax-rocm60-plugin", "jax-rocm60-pjrt", "numpy", "torch"),
+)
+_QUERY = "--query-gpu=clocks.sm,clocks.max.sm,clocks.mem,power.limit,persistence_mode,mig.mode.current"
+CLOCKS = {  # what prints them, by program
+    "nvidia-smi": (_QUERY, "--format=csv"),
+    "rocm-smi": ("--showclocks", "--showmaxpower", "--showcomputepartition", "--csv"),
+}
 CARD = "card"  # in the place of an architecture: the card that is here
 SPIN = "#define CK_SPIN_LIMIT (1 << 24)\n"  # a wait that never ends fails the launch, some seconds later
 SYNC = {"force": "cocktail", "strict": True, "errors": "sync"}
@@ -63,16 +72,12 @@ def versions(_: str, settings: Settings) -> dict[str, Any]:
         "packages": _packages(),
         "backend": "none",
     }
+    card, why = here.description()
+    found |= {"card": card} if card else {"no_card": why}
     try:
-        found["compiler"] = str(device_toolchain())
+        found["compiler"] = str(device_toolchain(card.get("arch", DEFAULT.arch)))
     except BuildError as error:
         found["compiler"] = f"none: {error}"
-    number, why = gpu_card.count()
-    if number:
-        with gpu_card.Card() as card:
-            found["card"] = {**asdict(card.facts), "arch": card.facts.arch, "cards": number}
-    else:
-        found["no_card"] = why
     try:
         found["backend"] = jax.default_backend()
         found["device_kind"] = str(jax.devices()[0].device_kind)
@@ -83,24 +88,21 @@ def versions(_: str, settings: Settings) -> dict[str, Any]:
 
 
 def _packages() -> dict[str, str]:
-    names = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cudnn-cu13", "numpy", "torch")
     found = {}
-    for name in names:
+    for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
 
 
 def _clocks() -> str:
-    """As nvidia-smi says them, or ""."""
-    program = shutil.which("nvidia-smi")
-    if not program:
-        return ""
-    query = "--query-gpu=clocks.sm,clocks.max.sm,clocks.mem,power.limit,persistence_mode,mig.mode.current"
-    done = subprocess.run(
-        [program, query, "--format=csv"], capture_output=True, text=True, timeout=20, check=False
-    )
-    return done.stdout.strip()
+    """As the vendor's tool says them, or ""."""
+    for name, arguments in CLOCKS.items():
+        if program := shutil.which(name):
+            command = [program, *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+            return done.stdout.strip()
+    return ""
 
 
 # ---- on a card ---------------------------------------------------------------------------------------------
@@ -159,16 +161,11 @@ def _kernels(seen: Recording) -> list[dict[str, Any]]:
     for artifact in seen.artifacts.values():
         if artifact.launch is None:
             continue
-        arch = spec_for(_arch()).arch
+        arch = spec_for(here.arch()).arch
         built = build_device_program(artifact.source, device_toolchain(arch), arch)
         facts = {kernel: asdict(value) for kernel, value in built.kernels.items()}
         found.append({"launch": asdict(artifact.launch), "kernels": facts, "digest": artifact.digest})
     return found
-
-
-def _arch() -> str:
-    capability = str(getattr(jax.devices()[0], "compute_capability", "")).replace(".", "")
-    return f"sm_{capability}" if capability else DEFAULT.arch
 
 
 def reference(name: str, settings: Settings) -> dict[str, Any]:
@@ -222,12 +219,15 @@ def captured(name: str, settings: Settings) -> dict[str, Any]:
     nothing = max(float(np.max(np.abs(np.asarray(x)))) for x in jax.tree.leaves(run(False, *arguments)))
     seen = bool(stock_micro.captured_dumps(settings.dump)) if settings.dump else None
     ok = max(differences) == 0 and nothing == 0
-    missing = {"error": stock_micro.NOT_CAPTURED} if seen is False else {}
-    return {"differences": differences, "captured": seen, "ok": ok and not missing, **missing}
+    why = "none" if here.is_amd() else "error"  # XLA captures no conditionals on AMD's cards
+    missing = {why: stock_micro.NOT_CAPTURED} if seen is False else {}
+    return {"differences": differences, "captured": seen, "ok": ok and "error" not in missing, **missing}
 
 
 def measure(name: str, settings: Settings) -> dict[str, Any]:
     """The microbenchmarks of the card; what was measured is kept for the policy."""
+    if here.is_amd():
+        return {"none": here.UNMEASURED, "spec": asdict(here.keep_spec(settings.work))}
     with gpu_card.Card() as card:
         gpu_card.spec_of(card.facts)  # raises if the card is too old
         figures = gpu_micro.measure(card)
@@ -280,14 +280,8 @@ def code(name: str, settings: Settings) -> dict[str, Any]:
 def _planned(name: str, settings: Settings) -> tuple[plans.Planned, DeviceSpec]:
     row, _, arch = name.partition("@")
     function, arguments = ROWS[row].make(settings.small)
-    spec = _spec_of_card() if arch == CARD else spec_for(arch)
+    spec = here.spec(settings.work) if arch == CARD else spec_for(arch)
     return plans.planned(row, function, arguments, spec), spec
-
-
-def _spec_of_card() -> DeviceSpec:
-    """As `measure` has left it."""
-    facts = gpu_card.describe()
-    return gpu_measure.kept(facts.name, facts.arch) or gpu_card.spec_of(facts)
 
 
 def emulate(name: str, settings: Settings) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.gpu import here
 from benchmarks.gpu.peers import FORMS
 from benchmarks.gpu.targets import UNKNOWN_TRIPS, judge_all
 
@@ -27,14 +28,14 @@ def _heading(results: Results) -> str:
     card = versions.get("card")
     if card:
         what = (
-            f"{card['name']} ({card['arch']}, {card['attributes']['units']} multiprocessors), CUDA driver"
-            f" {card['driver'] // 1000}.{card['driver'] % 1000 // 10}"
+            f"{card['name']} ({card['arch']}, {card['attributes']['units']} multiprocessors),"
+            f" {here.release(card)}"
         )
     else:
         why = versions.get("no_card", "the versions could not be read")
         what = f"no GPU here ({why}): times below are PREDICTIONS of the model for an H200"
     packages = ", ".join(f"{name} {version}" for name, version in versions.get("packages", {}).items())
-    return f"{what}\n{packages}; {versions.get('compiler', 'no CUDA compiler')}"
+    return f"{what}\n{packages}; {versions.get('compiler', 'no compiler for GPUs')}"
 
 
 def _us(value: float | None) -> str:

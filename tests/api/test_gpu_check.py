@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -23,6 +24,7 @@ from benchmarks.gpu.unroll import CannotUnroll, unrolled
 from jax_cocktail.cost import hlo
 from jax_cocktail.device.cards import spec_for
 from jax_cocktail.device.nvidia import H200
+from jax_cocktail.lowering import gpu_call
 from jax_cocktail.models import largest_difference
 from tests.api.fake_card import FakeCard
 from tests.cpu.cuda_compilers import nvcc
@@ -155,6 +157,37 @@ def test_versions(monkeypatch, tmp_path, settings):
     found = items.versions("all", settings)
     assert found["packages"]["jax"] == jax.__version__ and "cannot be loaded" in found["no_card"]
     assert "card" not in found
+
+
+@pytest.fixture
+def amd_card(monkeypatch, tmp_path):
+    """jax says that there is one; everything runs on the host."""
+    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(tmp_path / "none.so"))
+    card, real = gpu_call.Gpu("AMD Instinct MI300X", "gfx942", 304), gpu_call.gpu
+    monkeypatch.setattr(
+        gpu_call, "gpu", lambda arch="", platform="cuda": card if platform == "rocm" else real(arch, platform)
+    )
+    devices = [SimpleNamespace(memory_stats=lambda: {"bytes_limit": 192 << 30})]
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: devices)
+    monkeypatch.setattr(gpu_call, "driver_version", lambda platform: 70051831)
+
+
+def test_an_amd_card(amd_card, settings, monkeypatch):
+    """It is described, planned for by the table's figures, checked and timed; nothing asks CUDA's driver."""
+    found = items.versions("all", settings)
+    assert (found["card"]["arch"], found["card"]["attributes"]) == ("gfx942", {"units": 304})
+    measured = items.measure("card", settings)
+    assert "CUDA's driver" in measured["none"] and measured["spec"]["units"] == 304
+    told = report.text({"sections": {"versions": {"all": found}, "measure": {"card": measured}}})
+    assert told.startswith("AMD Instinct MI300X (gfx942, 304 multiprocessors), HIP 7.0\n")
+    assert items.times("scalar_scan", settings)["kernel"] == {"none": measured["none"]}
+    with jax.enable_x64(True):
+        assert items.reference("scalar_scan", settings)["ok"]
+    assert items.correct("scalar_scan", settings)["ok"]
+    branch = items.captured("scalar_scan", settings)
+    assert branch["ok"] and "error" not in branch
+    monkeypatch.setattr(gpu_call, "gpu", lambda arch="", platform="cuda": gpu_call.Gpu("", arch or "sm_90"))
+    assert items.plan("scalar_scan@card", settings)["card"] == "AMD Instinct MI300X"  # on the host alone
 
 
 # ---- stock XLA for a card ----------------------------------------------------------------------------------
