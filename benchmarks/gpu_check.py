@@ -19,8 +19,8 @@ an item without time left is recorded as skipped. The measured figures of the ca
 again. Status 75 says that another call would go on. After the packed programs, the phases above follow, as
 far as `--budget` allows.
 
-On a machine with AMD cards, jax describes the card. Microbenchmarks, packs and the times of kernels alone need
-CUDA's driver, so they are left out there.
+On a machine with AMD cards, jax describes the card. Microbenchmarks, packs and the times of kernels alone
+need CUDA's driver, so they are left out there.
 
 Without a GPU the command compiles every row for three architectures, runs small sizes in the emulation of the
 tests, and prints predictions of the cost model in place of times, marked as such. In both cases the exit
