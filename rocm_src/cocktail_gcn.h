@@ -121,11 +121,18 @@ CK_WORD(ck_word_from_before, ck_shifted)
 CK_INLINE bool ck_is_global(const void* at) {
   return !__builtin_amdgcn_is_shared(at) && !__builtin_amdgcn_is_private(at);
 }
+// What functions get comes in vector registers. All lanes get the same, so it moves to scalar ones: the addresses
+// of a loop then take one vector register together.
+CK_INLINE u64 ck_uniform(u64 word) {
+  const u32 low = u32(__builtin_amdgcn_readfirstlane(i32(u32(word))));
+  const u32 high = u32(__builtin_amdgcn_readfirstlane(i32(u32(word >> 32))));
+  return u64(high) << 32 | low;
+}
 // By way of an integer: two casts between kinds of pointers would cancel before the compiler asks what they
 // point to.
 template <class T>
 CK_INLINE T* ck_far(T* at) {
-  return (T*)(__attribute__((address_space(1))) T*)u64(at);
+  return (T*)(__attribute__((address_space(1))) T*)ck_uniform(u64(at));
 }
 template <class T>
 CK_INLINE T* ck_in_shared(T* at) {
@@ -136,12 +143,17 @@ CK_INLINE T* ck_in_shared(T* at) {
 // ---- time, and giving up --------------------------------------------------------------------------------
 
 CK_INLINE void ck_trap() { __builtin_trap(); }
-// A counter of 100 MHz.
+// A counter of 25 MHz on MI100 and MI250X, of 100 MHz on later cards.
+#if defined(__gfx908__) || defined(__gfx90a__)
+constexpr u64 kCkTickNanoseconds = 40;
+#else
+constexpr u64 kCkTickNanoseconds = 10;
+#endif
 CK_INLINE u64 ck_nanoseconds() {
 #if __has_builtin(__builtin_readsteadycounter)
-  return 10 * u64(__builtin_readsteadycounter());
+  return kCkTickNanoseconds * u64(__builtin_readsteadycounter());
 #else
-  return 10 * u64(__builtin_amdgcn_s_memrealtime());
+  return kCkTickNanoseconds * u64(__builtin_amdgcn_s_memrealtime());
 #endif
 }
 // Between two polls in vain: 64 clocks in which the wave takes no turn.

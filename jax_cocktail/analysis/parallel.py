@@ -157,11 +157,13 @@ class _Seen:
 def _analysed(loop: LoopUTask, constants: Constants) -> _Walker:
     """The analysis of a parallel loop, made once for its body: many passes and the verifier ask for it."""
     given = {value: constants[value] for value in free_values(loop.body) if value in constants}
-    key = loop.trip_count, len(loop.initial), tuple(given.items())
+    # A length that is a launch parameter equals its number, but blocks and digits remember where it is from.
+    key = type(loop.trip_count), loop.trip_count, len(loop.initial), tuple(given.items())
     known = _analyses(loop.body)
     if key not in known:
-        known[key] = _Walker(loop, given)
-        known[key].run(loop.body)
+        walker = _Walker(loop, given)
+        walker.run(loop.body)
+        known[key] = walker  # complete: another thread may ask for it, and this one may be interrupted
     return known[key]
 
 

@@ -19,20 +19,26 @@ _ENTRY = struct.Struct("<QQQ")  # of a bundle: offset, bytes, and the length of 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _NOTE = struct.Struct("<III")
 
+_FRAMES_BYTES = 64  # [E] 16 for each function that calls another
+
 Resources = Mapping[str, Mapping[str, object]]
 
 
 def facts_of(binary: bytes) -> dict[str, KernelFacts]:
     """The facts of each kernel. Raises ValueError if this is no code object."""
-    return {
-        name: KernelFacts(
-            registers=_count(said, ".vgpr_count"),
-            spill_bytes=_count(said, ".private_segment_fixed_size"),
-            stack_bytes=_count(said, ".private_segment_fixed_size"),
-            shared_bytes=_count(said, ".group_segment_fixed_size"),
-        )
-        for name, said in resources(binary).items()
-    }
+    return {name: _facts(said) for name, said in resources(binary).items()}
+
+
+def _facts(said: Mapping[str, object]) -> KernelFacts:
+    """The notes tell private memory, and spills of the kernel's own function alone. What is more than the
+    frames of functions that call each other counts as spilled."""
+    registers, private = (_count(said, note) for note in (".vgpr_count", ".private_segment_fixed_size"))
+    return KernelFacts(
+        registers=registers,
+        spill_bytes=private if private > _FRAMES_BYTES else 0,
+        stack_bytes=private,
+        shared_bytes=_count(said, ".group_segment_fixed_size"),
+    )
 
 
 def _count(said: Mapping[str, object], key: str) -> int:

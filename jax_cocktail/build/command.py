@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,11 @@ class Ended:
     status: int
     output: str
     late: bool = False
+
+
+def settings_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of a compiler's variables that are set, with their values: they belong to its version."""
+    return tuple(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
 
 
 def answer(

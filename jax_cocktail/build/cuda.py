@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 
 from jax_cocktail.build import ptx
-from jax_cocktail.build.command import answer
+from jax_cocktail.build.command import answer, settings_of
 from jax_cocktail.build.job import (
     NO_MEMORY,
     Facts,
@@ -60,6 +60,7 @@ _FIRST_WITH_THREADS = 13  # release of CUDA
 PART_BYTES = 8 << 10  # [M] of text: each part reads the headers, which takes nvcc 0.25 s
 _ENTRIES = re.compile(r"^CK_ENTRIES$", re.MULTILINE)
 _MAGIC = (bytes.fromhex("50ed55ba"), b"\x7fELF")  # of a fatbin and of a cubin
+_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")  # nvcc reads them
 _INSTALL = "pip install 'jax_cocktail[cuda]' (nvcc, beside g++) or nvidia-cuda-nvrtc, or set CUDA_HOME"
 
 
@@ -70,13 +71,20 @@ def find(arch: str = "") -> DeviceToolchain:
     """The CUDA compiler to use: nvcc on PATH, in $CUDA_HOME, in $CUDA_PATH or from wheels, else NVRTC from a
     wheel or the system. `arch`: an architecture that it must support. Raises BuildError if there is none."""
     places = tuple(os.environ.get(name, "") for name in ("PATH", "CUDA_HOME", "CUDA_PATH", "NVCC_CCBIN"))
-    return _find_toolchain(arch, *places, package_folders("nvidia"))
+    return _find_toolchain(arch, *places, package_folders("nvidia"), settings_of(_VARIABLES))
 
 
 @functools.lru_cache(maxsize=32)
 def _find_toolchain(
-    arch: str, path: str, home: str, other_home: str, host: str, wheels: tuple[str, ...]
+    arch: str,
+    path: str,
+    home: str,
+    other_home: str,
+    host: str,
+    wheels: tuple[str, ...],
+    settings: tuple[str, ...],
 ) -> DeviceToolchain:
+    del settings  # part of the key: nvcc reads them
     homes = [Path(folder) for folder in (home, other_home) if folder]
     seen: list[DeviceToolchain] = []
     host_arguments, host_version = _host_compiler(path, host)
@@ -146,7 +154,7 @@ def _nvcc(program: str, host_arguments: tuple[str, ...], host_version: str) -> D
     if release is None:
         return None
     arches = answer([program, "--list-gpu-code"]).split()
-    version = f"{release[1]}\n{host_version.splitlines()[0]}"
+    version = "\n".join((release[1], host_version.splitlines()[0], *settings_of(_VARIABLES)))
     known = tuple(word for word in arches if word.startswith("sm_"))
     return DeviceToolchain((program, *host_arguments), version, "", kind="nvcc", arches=known)
 

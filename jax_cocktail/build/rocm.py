@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 
 from jax_cocktail.build.code_object import facts_of
-from jax_cocktail.build.command import answer
+from jax_cocktail.build.command import answer, settings_of
 from jax_cocktail.build.job import (
     NO_MEMORY,
     Facts,
@@ -43,6 +43,7 @@ FLAGS = ("-std=c++17", "-O3", "-w", "-ffp-contract=fast", *_NO_ARRAYS_IN_SHARED)
 HIPCC_FLAGS = ("--genco", "--no-gpu-bundle-output", "--hipcc-func-supp", "-nogpuinc", "-fuse-cuid=none")
 _FREESTANDING = ("-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib", "-fuse-cuid=none", "-S")
 ZIG_FLAGS = (*_FREESTANDING, "-DCK_FREESTANDING")
+_VARIABLES = ("HIPCC_COMPILE_FLAGS_APPEND", "HIPCC_LINK_FLAGS_APPEND")  # hipcc reads them
 # Without this, and with nvcc on PATH, hipcc becomes a wrapper of nvcc.
 _FOR_AMD = (("HIP_PLATFORM", "amd"),)
 _PROBE = ("--genco", "-###", "--offload-arch=gfx90a", "-x", "hip", os.devnull)
@@ -61,12 +62,14 @@ def find(arch: str = "") -> DeviceToolchain:
     from there or the system, else the clang in the package ziglang, which lacks the functions of float64.
     `arch`: an architecture that it must support. Raises BuildError if there is none."""
     places = tuple(os.environ.get(name, "") for name in ("PATH", "ROCM_PATH", "HIP_PATH"))
-    return _find_toolchain(arch, *places, str(cache_dir()))
+    return _find_toolchain(arch, *places, str(cache_dir()), settings_of(_VARIABLES))
 
 
 @functools.lru_cache(maxsize=32)
-def _find_toolchain(arch: str, path: str, home: str, other_home: str, cache_folder: str) -> DeviceToolchain:
-    del cache_folder  # part of the key: zig stores its files there
+def _find_toolchain(
+    arch: str, path: str, home: str, other_home: str, cache_folder: str, settings: tuple[str, ...]
+) -> DeviceToolchain:
+    del cache_folder, settings  # parts of the key: zig stores its files there, and compilers read settings
     homes = [*(Path(folder) for folder in (home, other_home) if folder), _USUAL]
     seen: list[DeviceToolchain] = []
     candidates = chain(
@@ -117,8 +120,14 @@ def _hipcc(program: str) -> DeviceToolchain | None:
         return None
     library = _DEVICE_LIBRARY.search(commands)
     arches = _arches(Path(library[1])) if library else ()
-    said = f"{release[1]}\n{clang[0]}"
+    said = "\n".join((release[1], clang[0], *_identity(library), *settings_of(_VARIABLES)))
     return DeviceToolchain((program,), said, "", _FOR_AMD, kind="hipcc", arches=arches, platform="rocm")
+
+
+def _identity(library: re.Match[str] | None) -> tuple[str, ...]:
+    """What tells one device library from another one of the same release."""
+    path = Path(library[1]) / "ocml.bc" if library else None
+    return (f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}",) if path and path.exists() else ()
 
 
 def _arches(library: Path) -> tuple[str, ...]:

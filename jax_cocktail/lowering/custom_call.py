@@ -213,9 +213,11 @@ def _on_cpu(executable: Executable, region: Region, logged: str) -> Invocation:
     return Invocation(TARGET, attributes, launch, workspace if as_result else 0)
 
 
-def _on_gpu(executable: Executable, plan: LaunchPlan, name: str, sync: bool, logged: str) -> Invocation:
+def _on_gpu(
+    executable: Executable, plan: LaunchPlan, platform: str, name: str, sync: bool, logged: str
+) -> Invocation:
     attributes = gpu_call.attributes_of(executable, logged or name, sync, log=bool(logged))
-    target = gpu_call.target_of(executable, sync)
+    target = gpu_call.target_of(executable, sync, platform)
     return Invocation(target, attributes, plan.attribute, executable.workspace_bytes)
 
 
@@ -237,6 +239,7 @@ def _bound(
 def rewrite(
     captured: Capture,
     executables: Mapping[int, Executable],
+    platform: str,
     name: str = "",
     sync: bool = False,
     logged: Mapping[int, str] = MappingProxyType({}),
@@ -246,6 +249,7 @@ def rewrite(
     Args:
       captured: the marked jaxpr and its regions.
       executables: compiled programs by region number.
+      platform: the platform that they are compiled for, by jax's name.
       name: the function's name, for error messages.
       sync: wait for the end of every call on a GPU.
       logged: by region number, the names of programs that write a line when they begin and when they end.
@@ -267,7 +271,7 @@ def rewrite(
                 invocation = (
                     _on_cpu(executable, region, label)
                     if plan is None
-                    else _on_gpu(executable, plan, name, sync, label)
+                    else _on_gpu(executable, plan, platform, name, sync, label)
                 )
                 stock = [flat.equations[member] for member in region.members]
                 call, flag, ring = _call(region, executable, invocation, stock)

@@ -38,6 +38,7 @@ class Platform:
       plugins: modules of jax's plugins, any of which says that there may be a device.
       driver: the module with the driver for handlers in Python.
       arch_prefix: what precedes the compute capability, as jax tells it, in the name of an architecture.
+      captures_cooperative: launches of blocks that wait for each other can be captured in command buffers.
       is_measured: a card's figures are measured when it is first used; else those of a table are used.
       doubt: why only forced calls are compiled, "" if all are.
     """
@@ -46,6 +47,7 @@ class Platform:
     plugins: tuple[str, ...]
     driver: str
     arch_prefix: str = ""
+    captures_cooperative: bool = False
     is_measured: bool = False
     doubt: str = ""
 
@@ -61,6 +63,7 @@ _PLATFORMS = {  # by jax's names
         ),
         driver="jax_cocktail.runtime.cuda.driver",
         arch_prefix="sm_",
+        captures_cooperative=True,
         is_measured=True,
     ),
     "rocm": Platform(
@@ -72,6 +75,8 @@ _PLATFORMS = {  # by jax's names
             "jax_rocm60_plugin",
         ),
         driver="jax_cocktail.runtime.rocm.driver",
+        # HIP 6.2 starts such a launch at once while a stream is captured; later releases capture it.
+        captures_cooperative=False,
         doubt='no program has run on an AMD card yet; the option force="cocktail" runs them',
     ),
 }
@@ -219,10 +224,13 @@ def _in_python(platform: str) -> tuple[Any, Any, Any, Any]:
     return handlers.initialize, handlers.execute, handlers.execute_nograph, handlers
 
 
-def target_of(executable: Executable, sync: bool) -> str:
-    """The target to call. A program that can fail or is waited for must not run from a command buffer."""
-    assert executable.launch is not None
-    return TARGET_WITHOUT_GRAPH if sync or executable.launch.can_fail else TARGET
+def target_of(executable: Executable, sync: bool, platform: str) -> str:
+    """The target to call. A program that can fail or is waited for must not run from a command buffer, nor
+    must one whose launch the platform does not capture."""
+    launch = executable.launch
+    assert launch is not None
+    captured = _PLATFORMS[platform].captures_cooperative or not launch.cooperative
+    return TARGET if captured and not (sync or launch.can_fail) else TARGET_WITHOUT_GRAPH
 
 
 def failures_of(executable: Executable) -> Mapping[str, str]:

@@ -335,4 +335,5 @@ def _called(prepared: Prepared, plan: Plan, built: Built, mark: Mark) -> Rewritt
         programs, candidate = prepared.programs, plan.candidate
         names = {n: folder_of(mark.function, n, identity(programs[n], candidate)) for n in built}
     sync = mark.options.errors != DEFERRED
-    return custom_call.rewrite(prepared.captured, built, mark.function, sync, names)
+    platform = prepared.machine.platform
+    return custom_call.rewrite(prepared.captured, built, platform, mark.function, sync, names)

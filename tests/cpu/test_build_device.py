@@ -358,6 +358,8 @@ def test_order_of_the_search(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     toolchain = device_toolchain()
     assert toolchain.version == "13.4.1\ng++ 1.2.3" and str(toolchain) == "nvcc 13.4.1"
     assert toolchain.arches == ("sm_80", "sm_90")
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-O1")  # nvcc reads it
+    assert device_toolchain().version == f"{toolchain.version}\nNVCC_APPEND_FLAGS=-O1"
 
 
 def test_a_compiler_that_is_broken_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:

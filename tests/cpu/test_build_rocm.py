@@ -261,7 +261,8 @@ def _bundle(*images: bytes) -> bytes:
 def test_facts_stand_in_the_code_object(wrap) -> None:
     facts = code_object.facts_of(wrap(_elf(224, NOTES)))
     assert facts.keys() == {"ck_portable"}
-    assert (facts["ck_portable"].registers, facts["ck_portable"].spill_bytes) == (300, 16)
+    found = facts["ck_portable"]
+    assert (found.registers, found.stack_bytes, found.spill_bytes) == (300, 16, 0)  # the frame of a call
     assert code_object.resources(_elf(224, NOTES))["ck_portable"][".other"] == [None, True, -5]
 
 
@@ -336,6 +337,20 @@ def test_order_of_the_search(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     toolchain = device_toolchain("gfx90a")
     assert str(toolchain) == "hipcc 6.1.2" and toolchain.version == "6.1.2\nAMD clang version 17.0.0"
     assert toolchain.arches == ("gfx908", "gfx90a") and toolchain.environment == (("HIP_PLATFORM", "amd"),)
+
+
+def test_what_else_changes_a_binary(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags in variables that hipcc reads, and another device library, give another version."""
+    _fake_hipcc(bare / "bin" / "hipcc")
+    versions = [device_toolchain("gfx90a").version]
+    monkeypatch.setenv("HIPCC_COMPILE_FLAGS_APPEND", "-O1")
+    versions.append(device_toolchain("gfx90a").version)
+    for content in (b"old", b"newer"):
+        (library,) = {path.parent for path in bare.rglob("oclc_isa_version_*.bc")}
+        (library / "ocml.bc").write_bytes(content)
+        build_rocm._find_toolchain.cache_clear()  # as in the next process
+        versions.append(device_toolchain("gfx90a").version)
+    assert len(set(versions)) == len(versions)
 
 
 def test_the_architecture_decides(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def call_by_hand(text: str, results: Sequence[Any], plan: LaunchPlan, sync: bool
     attributes = gpu_call.attributes_of(artifact, "by_hand", sync)
     shapes = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in results]
     shapes += [jax.ShapeDtypeStruct((plan.workspace_bytes,), np.uint8)] * (plan.workspace_bytes > 0)
-    function = jax.ffi.ffi_call(gpu_call.target_of(artifact, sync), shapes)
+    function = jax.ffi.ffi_call(gpu_call.target_of(artifact, sync, gpu_call.CUDA), shapes)
 
     def call(*operands: Any) -> list[Any]:
         bound = custom_call._bound(artifact, plan.attribute, operands, shapes)
