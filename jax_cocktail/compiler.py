@@ -35,7 +35,7 @@ from itertools import pairwise
 from jax_cocktail.analysis.verifier import Form, verify
 from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.build.host import build_program, host_toolchain
-from jax_cocktail.build.kernels import check_registers
+from jax_cocktail.build.kernels import DeviceToolchain, check_registers
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import HOST, with_threads
@@ -349,10 +349,18 @@ def _emit(
     )
 
 
-def build(emitted: Emitted, *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Artifact:
-    """From source text to a binary, through the cache on disk. Raises BuildError."""
+def build(
+    emitted: Emitted,
+    *,
+    cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    compiler: DeviceToolchain | None = None,
+) -> Artifact:
+    """From source text to a binary, through the cache on disk. Raises BuildError.
+
+    `compiler`: for a GPU, in place of the one that is found.
+    """
     if emitted.machine.spec is not None:
-        return _build_for_device(emitted, emitted.machine.spec, cache_limit_bytes)
+        return _build_for_device(emitted, emitted.machine.spec, cache_limit_bytes, compiler)
     built = build_program(emitted.source, host_toolchain(), cache_limit_bytes=cache_limit_bytes)
     return Artifact(
         binary=built.binary,
@@ -365,10 +373,12 @@ def build(emitted: Emitted, *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES) -> 
     )
 
 
-def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int) -> Artifact:
+def _build_for_device(
+    emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int, compiler: DeviceToolchain | None
+) -> Artifact:
     """Assumes that the registers suffice, asks the compiler, and builds in other ways if they do not
     (AStitch, ASPLOS'22, section 4.4). The program that spills least is taken, and told about."""
-    toolchain = device_toolchain(spec.arch)
+    toolchain = compiler or device_toolchain(spec.arch)
     built = build_device_program(emitted.source, toolchain, spec, cache_limit_bytes=cache_limit_bytes)
     seconds, remarks = emitted.seconds + built.seconds, list(emitted.remarks)
     for way, machine in _other_ways(emitted.machine) if built.spills else ():

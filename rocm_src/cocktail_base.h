@@ -12,9 +12,10 @@
 #define CK_ASSUME(x)
 #else
 #define CK_DEVICE __attribute__((device))
-// A compute unit has four vector units, and on RDNA two compute units run one block: a thread may have all
-// registers that its block leaves it.
-#define CK_KERNEL_WAVES ((CK_THREADS / CK_WARP + 3) / 4)
+// Vector units of a compute unit: a thread may have all registers that its block leaves it. On RDNA a block runs
+// on a pair of compute units, but clang spills more where it is told so.
+#define CK_VECTOR_UNITS (CK_WARP == 64 ? 4 : 2)
+#define CK_KERNEL_WAVES ((CK_THREADS / CK_WARP + CK_VECTOR_UNITS - 1) / CK_VECTOR_UNITS)
 #define CK_KERNEL_HEAD                                                                                  \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(CK_THREADS, CK_THREADS),                \
                             amdgpu_waves_per_eu(CK_KERNEL_WAVES, CK_KERNEL_WAVES))) void

@@ -32,7 +32,7 @@ from jax_cocktail.build.kernels import DeviceToolchain
 from jax_cocktail.build.rocm import _freestanding
 from jax_cocktail.cache import BINARY
 from jax_cocktail.codegen.gpu import launch_plan
-from jax_cocktail.compiler import Emitted
+from jax_cocktail.compiler import Emitted, build
 from jax_cocktail.device.cards import AMD
 from jax_cocktail.device.spec import DeviceSpec
 from tests.cpu import gcn
@@ -66,6 +66,14 @@ class Found:
     resident_shared: int
     portable_shared: int
     kernels: Mapping[str, Mapping[str, int]]
+
+
+def taken(emitted: Emitted, spec: DeviceSpec, toolchain: DeviceToolchain) -> Found:
+    """As a build takes it: in another way if registers do not suffice."""
+    first = found(emitted, spec, toolchain)
+    if not any(facts["scratch_bytes"] for facts in first.kernels.values()):
+        return first
+    return found(build(emitted, compiler=toolchain).emitted, spec, toolchain)
 
 
 def found(emitted: Emitted, spec: DeviceSpec, toolchain: DeviceToolchain) -> Found:
@@ -147,7 +155,7 @@ def check(
 ) -> tuple[list[Any], list[str]]:
     """The numbers of a row's programs, and what is wrong with them."""
     spec = CARDS[arch]
-    numbers = [found(emitted, spec, toolchain) for emitted in planned(row, arch).programs]
+    numbers = [taken(emitted, spec, toolchain) for emitted in planned(row, arch).programs]
     assert numbers, "nothing was captured"
     exception = exceptions(arch).get(row, "")
     said = [problem for each in numbers for problem in problems(each, spec, exception)]

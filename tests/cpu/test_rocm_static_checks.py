@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.build.device import build_device_program
-from jax_cocktail.device.amd import MI100, MI300X
+from jax_cocktail.device.amd import MI300X
 from tests.cpu import gcn
 from tests.cpu import rocm_static_checks as checks
 from tests.cpu.rocm_compilers import hipcc, zig
@@ -21,6 +21,7 @@ from tests.cpu.static_checks import planned
 
 # Where an architecture makes a difference: matrix instructions, waves, copies, exchange between blocks.
 ELSEWHERE = ("nasrnn/1", "attention/1", "rae/1", "vmapped_while")
+SHORT_MODELS = ("nasrnn/1", "attention/1", "seq2seq/1", "blockdrop/1", "rae/1")
 LONG = ("skipnet/1", "rae_recursive/1", "lstm/1", "lstm/64", "seq2seq/64", "lstm_gradient", "gru_gradient")
 CASES = [
     *(("gfx942", row) for row in ROWS if row not in LONG),
@@ -38,11 +39,17 @@ def test_program(arch, row):
     ), "record this row too"
 
 
-@pytest.mark.parametrize("row", ["nasrnn/1", "rae/1", "vmapped_while"])
-def test_hipcc_agrees(row):
-    """ROCm's own compiler takes the same text, and needs no private memory either."""
-    for emitted in planned(row, "gfx908").programs:
-        built = build_device_program(emitted.source, hipcc(), MI100)
+@pytest.mark.parametrize(
+    ("arch", "row"),
+    [
+        *((arch, row) for arch in ("gfx908", "gfx90a") for row in SHORT_MODELS),
+        *(("gfx908", row) for row in ("lstm/1", "vmapped_while")),
+    ],
+)
+def test_hipcc_agrees(arch, row):
+    """ROCm's own compiler takes the same text, and needs no private memory either but for frames."""
+    for emitted in planned(row, arch).programs:
+        built = build_device_program(emitted.source, hipcc(), checks.CARDS[arch])
         assert built.kernels.keys() == {"ck_resident", "ck_portable"} and not built.spills
 
 
