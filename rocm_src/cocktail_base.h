@@ -12,8 +12,8 @@
 #define CK_ASSUME(x)
 #else
 #define CK_DEVICE __attribute__((device))
-// Vector units of a compute unit: a thread may have all registers that its block leaves it. On RDNA a block runs
-// on a pair of compute units, but clang spills more where it is told so.
+// Vector units of a compute unit: a thread may have all registers that its block leaves it. On RDNA a block
+// runs on a pair of compute units, but clang spills more where it is told so.
 #define CK_VECTOR_UNITS (CK_WARP == 64 ? 4 : 2)
 #define CK_KERNEL_WAVES ((CK_THREADS / CK_WARP + CK_VECTOR_UNITS - 1) / CK_VECTOR_UNITS)
 #define CK_KERNEL_HEAD                                                                                  \

@@ -121,8 +121,8 @@ CK_WORD(ck_word_from_before, ck_shifted)
 CK_INLINE bool ck_is_global(const void* at) {
   return !__builtin_amdgcn_is_shared(at) && !__builtin_amdgcn_is_private(at);
 }
-// What functions get comes in vector registers. All lanes get the same, so it moves to scalar ones: the addresses
-// of a loop then take one vector register together.
+// What functions get comes in vector registers. All lanes get the same, so it moves to scalar ones: the
+// addresses of a loop then take one vector register together.
 CK_INLINE u64 ck_uniform(u64 word) {
   const u32 low = u32(__builtin_amdgcn_readfirstlane(i32(u32(word))));
   const u32 high = u32(__builtin_amdgcn_readfirstlane(i32(u32(word >> 32))));

@@ -3,8 +3,8 @@
 // are used here were only appended to.
 //
 // HIP has no contexts: a stream belongs to a device, which must be the current one of the thread that
-// launches. A block may use all shared memory of a compute unit without asking for it first. HIP 6.2
-// starts a cooperative launch at once while a stream is captured, so lowering keeps such programs out of command
+// launches. A block may use all shared memory of a compute unit without asking for it first. HIP 6.2 starts a
+// cooperative launch at once while a stream is captured, so lowering keeps such programs out of command
 // buffers.
 #ifndef COCKTAIL_HANDLER_DRIVER_H
 #define COCKTAIL_HANDLER_DRIVER_H

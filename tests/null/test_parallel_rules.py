@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from jax_cocktail.analysis import parallel
 from jax_cocktail.analysis.parallel import (
     block_access,
     own_slices,
@@ -123,19 +122,6 @@ def test_a_part_that_is_alone_leaves_the_others_alone():
         return parts(b, 1, (x,), body)
 
     refused(program, "writes .*more than its own slice")
-
-
-def test_an_analysis_that_was_interrupted_is_made_again(monkeypatch):
-    """Nobody sees an unfinished one, which has found no fault yet."""
-    loop = loop_of(unverified(TYPES, scaled(8, 2)))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(parallel._Walker, "_operator", _interrupted)
-        parallel_fault(loop)
-    assert parallel_fault(loop)
-
-
-def _interrupted(*_):
-    raise KeyboardInterrupt
 
 
 def test_own_block_of_the_carried_array_is_read():
