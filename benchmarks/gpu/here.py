@@ -12,14 +12,16 @@ from jax_cocktail.device.spec import DeviceSpec, from_json, to_json
 from jax_cocktail.lowering import gpu_call
 from jax_cocktail.runtime.cuda import card as gpu_card
 from jax_cocktail.runtime.cuda import measure as gpu_measure
+from jax_cocktail.runtime.rocm.driver import release_of
 
 ROCM = "rocm"
 UNMEASURED = "microbenchmarks are written for CUDA's driver; predictions take the figures of the table"
 
 
 def is_amd() -> bool:
-    """True if jax has an AMD card in this process."""
-    return bool(gpu_call.gpu(platform=ROCM).kind)
+    """True if CUDA's driver has no card, and jax has an AMD card in this process. Asking jax starts its
+    backends, so processes that only measure NVIDIA's card do not."""
+    return not gpu_card.count()[0] and bool(gpu_call.gpu(platform=ROCM).kind)
 
 
 def description() -> tuple[dict[str, Any], str]:
@@ -67,7 +69,7 @@ def release(card: dict[str, Any]) -> str:
     """The driver of a card's description, with its release."""
     number = card["driver"]
     if card.get("platform", "cuda") == ROCM:
-        return f"HIP {number // 10_000_000}.{number // 100_000 % 100}"
+        return release_of(number)
     return f"CUDA driver {number // 1000}.{number % 1000 // 10}"
 
 

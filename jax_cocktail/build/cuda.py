@@ -84,13 +84,12 @@ def _find_toolchain(
     wheels: tuple[str, ...],
     settings: tuple[str, ...],
 ) -> DeviceToolchain:
-    del settings  # part of the key: nvcc reads them
     homes = [Path(folder) for folder in (home, other_home) if folder]
     seen: list[DeviceToolchain] = []
     host_arguments, host_version = _host_compiler(path, host)
     programs = list(_nvcc_programs(path, homes, wheels))
     candidates = chain(
-        (_nvcc(program, host_arguments, host_version) for program in programs if host_version),
+        (_nvcc(program, host_arguments, host_version, settings) for program in programs if host_version),
         map(_nvrtc, _nvrtc_libraries(homes, wheels)),
     )
     for found in filter(None, candidates):
@@ -148,13 +147,15 @@ def _toolkits(wheels: tuple[str, ...], older: str) -> Iterator[Path]:
         yield from wheel.glob(older)
 
 
-def _nvcc(program: str, host_arguments: tuple[str, ...], host_version: str) -> DeviceToolchain | None:
-    """The toolchain of an nvcc program; None if it does not run."""
+def _nvcc(
+    program: str, host_arguments: tuple[str, ...], host_version: str, settings: tuple[str, ...] = ()
+) -> DeviceToolchain | None:
+    """The toolchain of an nvcc program; None if it does not run. `settings`: of variables that it reads."""
     release = re.search(r"\bV(\d[\w.]*)", answer([program, "--version"]))
     if release is None:
         return None
     arches = answer([program, "--list-gpu-code"]).split()
-    version = "\n".join((release[1], host_version.splitlines()[0], *settings_of(_VARIABLES)))
+    version = "\n".join((release[1], host_version.splitlines()[0], *settings))
     known = tuple(word for word in arches if word.startswith("sm_"))
     return DeviceToolchain((program, *host_arguments), version, "", kind="nvcc", arches=known)
 

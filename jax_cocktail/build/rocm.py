@@ -69,11 +69,11 @@ def find(arch: str = "") -> DeviceToolchain:
 def _find_toolchain(
     arch: str, path: str, home: str, other_home: str, cache_folder: str, settings: tuple[str, ...]
 ) -> DeviceToolchain:
-    del cache_folder, settings  # parts of the key: zig stores its files there, and compilers read settings
+    del cache_folder  # part of the key: zig stores its files there
     homes = [*(Path(folder) for folder in (home, other_home) if folder), _USUAL]
     seen: list[DeviceToolchain] = []
     candidates = chain(
-        map(_hipcc, _hipcc_programs(path, homes)),
+        (_hipcc(program, settings) for program in _hipcc_programs(path, homes)),
         map(_hiprtc, _hiprtc_libraries(homes)),
         (make() for make in (_freestanding,)),
     )
@@ -110,8 +110,9 @@ def _hiprtc_libraries(homes: list[Path]) -> Iterator[str]:
             yield system
 
 
-def _hipcc(program: str) -> DeviceToolchain | None:
-    """The toolchain of a hipcc program; None if it does not run, calls nvcc, or has no device library."""
+def _hipcc(program: str, settings: tuple[str, ...] = ()) -> DeviceToolchain | None:
+    """The toolchain of a hipcc program; None if it does not run, calls nvcc, or has no device library.
+    `settings`: of the variables that it reads."""
     version = answer([program, "--version"], dict(_FOR_AMD))
     release = re.search(r"^HIP version: (\d[\w.]*)", version, re.MULTILINE)
     clang = re.search(r"^.*clang version .*$", version, re.MULTILINE)
@@ -119,15 +120,16 @@ def _hipcc(program: str) -> DeviceToolchain | None:
     if release is None or clang is None or not commands:
         return None
     library = _DEVICE_LIBRARY.search(commands)
-    arches = _arches(Path(library[1])) if library else ()
-    said = "\n".join((release[1], clang[0], *_identity(library), *settings_of(_VARIABLES)))
+    folder = Path(library[1]) if library else None
+    arches, identity = (_arches(folder), _identity(folder)) if folder else ((), ())
+    said = "\n".join((release[1], clang[0], *identity, *settings))
     return DeviceToolchain((program,), said, "", _FOR_AMD, kind="hipcc", arches=arches, platform="rocm")
 
 
-def _identity(library: re.Match[str] | None) -> tuple[str, ...]:
+def _identity(library: Path) -> tuple[str, ...]:
     """What tells one device library from another one of the same release."""
-    path = Path(library[1]) / "ocml.bc" if library else None
-    return (f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}",) if path and path.exists() else ()
+    found = [(path, path.stat()) for path in library.glob("ocml.bc")]
+    return tuple(f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in found)
 
 
 def _arches(library: Path) -> tuple[str, ...]:

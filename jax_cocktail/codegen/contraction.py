@@ -56,7 +56,8 @@ def holdable(context: Context, operator: UOperator, result: ArrayView | None = N
     rows, columns, k = product.rows.size, product.columns.size, product.depth.size
     left = columns < rows
     few, many = sorted((rows, columns))
-    threads, warp = context.block.threads, context.block.warp
+    block = context.block
+    threads, warp = block.threads, block.warp
     if product.outer or product.batch.size > 1 or few > BLOCK.held_rows or PACKED in product.read:
         return None
     if few * k > BLOCK.held_row_elements or many * k < threads:

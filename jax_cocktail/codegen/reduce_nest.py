@@ -463,7 +463,8 @@ def _emit_for_groups(n: _Nest) -> None:
     context, writer = n.context, n.context.writer
     context.needs.add("block")
     length = _positions(n.inner)
-    threads, warp = context.block.threads, context.block.warp
+    block = context.block
+    threads, warp = block.threads, block.warp
     groups = groups_for(_positions(n.kept), length, threads, warp)
     have = f", {length}" if warp < groups.size and length < groups.size else ""  # threads with an element
     with group_rows(context, groups, n.kept) as row:

@@ -17,6 +17,7 @@ from jax_cocktail.cost.latency import Memory, copy_counts, counts_of
 from jax_cocktail.cost.turns import turns
 from jax_cocktail.cost.unit_time import WHOLE, Unit, device_flops, operand_bytes, operator_seconds, unit_of
 from jax_cocktail.cost.work import may_stop_inside, runs, work
+from jax_cocktail.device.block import Block
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK, MODEL, PROGRAM
 from jax_cocktail.utask.exchange import value_words
@@ -136,7 +137,9 @@ def kernel_of(
     if plan is not None and crosses:
         unit = replace(unit, near=min(unit.near, plan.resident_bytes + plan.own_bytes))
     outlined = outlines_loops(program)
-    walker = _Walker(spec, unit, max(units, 1), crosses, plan, _own_values(program, plan), outlined, threads)
+    walker = _Walker(
+        spec, unit, max(units, 1), crosses, plan, _own_values(program, plan), outlined, spec.block(threads)
+    )
     read = sum(v.type.nbytes for v in program.entry.parameters)
     shared = 0 if plan is None else plan.resident_bytes + plan.own_bytes + plan.template_bytes
     nodes = walker.region(program.entry, _Place())
@@ -171,7 +174,7 @@ class _Walker:
     plan: MemoryPlan | None
     own: frozenset[Value]  # values that every unit has in its own memory
     outlined: bool
-    threads: int
+    block: Block
 
     def region(self, region: Region, place: _Place) -> Nodes:
         place = replace(place, near=self._near(region.body, place))
@@ -265,7 +268,7 @@ class _Walker:
             return layouts[value].strides if value in layouts else row_major(value.type.shape)
 
         holds = place.again and not self.outlined
-        return Memory(is_far, strides, room, self.outlined, holds, self.spec.block(self.threads))
+        return Memory(is_far, strides, room, self.outlined, holds, self.block)
 
 
 def _own_values(program: UProgram, plan: MemoryPlan | None) -> frozenset[Value]:

@@ -15,7 +15,7 @@ from math import ceil, prod
 from jax_cocktail.analysis.contraction import Strides, contraction
 from jax_cocktail.cost.conv_plan import ConvAxis, ConvCase, conv_plan
 from jax_cocktail.cost.dot_plan import DotForm, DotPlan, above, along_k, dot_plan, vector
-from jax_cocktail.device.block import Block
+from jax_cocktail.device.block import USUAL_BLOCK, Block
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import Templates
 from jax_cocktail.device.tuning import BLOCK
@@ -47,15 +47,7 @@ class Memory:
     room: int
     outlined: bool
     holds: bool = False
-    block: Block = Block()
-
-    @property
-    def threads(self) -> int:
-        return self.block.threads
-
-    @property
-    def warps(self) -> int:
-        return self.block.warps
+    block: Block = USUAL_BLOCK
 
 
 def counts_of(statement: UOperator | StitchedUTask, memory: Memory) -> Counts:
@@ -127,7 +119,7 @@ def _elements(statement: UOperator | StitchedUTask, members: list[UOperator], me
             read.visit(value)
             written = maker.inputs[maker.facts.updates] if maker.kind in UPDATES else value
             sizes.append(written.type.size)
-    rounds = above(max(sizes), memory.threads)
+    rounds = above(max(sizes), memory.block.threads)
     found = Counter({"stage": 1, "round": rounds})
     found["operation"], found["division"] = rounds * read.flops, rounds * read.divisions
     found["far_load"] = above(rounds, BLOCK.most_together) * bool(read.far)
@@ -138,7 +130,7 @@ def _elements(statement: UOperator | StitchedUTask, members: list[UOperator], me
 
 def copy_counts(value: Value, memory: Memory) -> Counts:
     """A copy of a whole array, by `ck_copy`."""
-    rounds = above(value.type.nbytes, BLOCK.load_bytes * memory.threads)
+    rounds = above(value.type.nbytes, BLOCK.load_bytes * memory.block.threads)
     far = above(rounds, _COPIES_TOGETHER) * memory.is_far(value)
     return Counter({"stage": 1, "round": rounds, "far_load": far})
 
@@ -146,8 +138,8 @@ def copy_counts(value: Value, memory: Memory) -> Counts:
 def _gathered(operator: UOperator, memory: Memory) -> Counts:
     """Reductions and other templates that combine the elements of rows."""
     size, rows = max(v.type.size for v in operator.inputs), max(v.type.size for v in operator.outputs)
-    teams = 1 if rows < BLOCK.whole_rows else memory.warps
-    rounds = above(rows, teams) * above(above(size, rows), memory.threads // teams)
+    teams = 1 if rows < BLOCK.whole_rows else memory.block.warps
+    rounds = above(rows, teams) * above(above(size, rows), memory.block.threads // teams)
     finds = operator.outputs[-1].type.dtype != operator.inputs[0].type.dtype  # where an element is
     found = Counter({"argument" if finds else "reduction": 1})
     found["compare" if finds else "operation"] = rounds * operator.facts.cost
@@ -188,17 +180,17 @@ _Far = tuple[bool, bool]  # the left operand is in far memory; the right one
 
 
 def _serial(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Counts:
-    rounds = above(batch * f.m * f.n, memory.threads)
+    rounds = above(batch * f.m * f.n, memory.block.threads)
     return Counter({"stage": 1, "operation": rounds * f.k * 2, "far_load": rounds * any(far)})
 
 
 def _slim(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Counts:
     """Few rows: `ck_dot_columns` and `ck_dot_lanes`."""
     items = batch * above(f.n, p.columns)
-    parts = p.parts if batch == 1 or items < memory.warps else 1
+    parts = p.parts if batch == 1 or items < memory.block.warps else 1
     inside, depth = (1, p.kv) if p.path == "columns" else (p.lanes, p.v)
     groups = parts * (memory.block.warp // p.lanes if p.path == "columns" else p.lanes)
-    teams = memory.warps // parts if p.path == "columns" else memory.threads // (parts * inside)
+    teams = memory.block.warps // parts if p.path == "columns" else memory.block.threads // (parts * inside)
     rounds, steps = above(items, teams), above(f.k // depth, groups)
     lines = batch * f.k * f.n * f.b_size / 128 - _HIDDEN_LINES
     found = Counter({"gemv": 1, "gemv_round": rounds - 1})
@@ -215,7 +207,9 @@ def _tiles(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Cou
     """`ck_dot_tiles`, and `ck_dot_whole` for packed matrices."""
     size, mma = f.a_size if f.mma else f.w_size, p.path == "mma"
     sides = (f.m, f.a_m, f.a_k, f.a_size, p.bm), (f.n, f.b_n, f.b_k, f.b_size, p.bn)
-    copies = 0 if f.is_packed else sum(_copies(f.k, p.bk, size, memory.threads, *side) for side in sides)
+    copies = (
+        0 if f.is_packed else sum(_copies(f.k, p.bk, size, memory.block.threads, *side) for side in sides)
+    )
     tiles, steps = batch * above(f.m, p.bm) * above(f.n, p.bn), f.terms * above(f.k, p.bk)
     ahead = 0 if steps == p.stages else p.stages - 1
     found = Counter({"tile_step": tiles * (steps + ahead)})
@@ -267,14 +261,14 @@ def _conv(operator: UOperator, memory: Memory) -> Counts:
     case = ConvCase(*sizes, x_axis, y_axis, boxes)
     plan = conv_plan(case, memory.block, memory.room)
     if plan.kind == "simple":
-        rounds = above(rows * columns * groups, memory.threads)
+        rounds = above(rows * columns * groups, memory.block.threads)
         far = any(map(memory.is_far, (x, w)))
         return Counter({"stage": 1, "operation": rounds * depth * 2, "far_load": rounds * far})
     if plan.kind == "few":
         return Counter({"stage": 1, "far_load": 1, "box_clock": plan.cost // 64})
     tiles = groups * above(rows, plan.rows) * above(columns, plan.columns)
     steps = tiles * above(depth, plan.depth)
-    copies = above(plan.rows * plan.depth // case.a_chunk, memory.threads)
+    copies = above(plan.rows * plan.depth // case.a_chunk, memory.block.threads)
     found = Counter({"conv_step": steps, "conv_copy": steps * copies})
     if plan.kind == "fma":
         found["fma"] = steps * plan.depth // (plan.slices * 4) * plan.height * plan.width // 4

@@ -17,19 +17,18 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def monkeypatch_module():
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
-
-
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory, monkeypatch_module):
+def printed(tmp_path_factory):
     """By section, what its programs print."""
+    folder = tmp_path_factory.mktemp("readme")
+    with pytest.MonkeyPatch.context() as patch:
+        # A bundle takes all that the process has used of a folder, and other tests may have removed some.
+        patch.setenv("JAX_COCKTAIL_CACHE_DIR", str(folder / "cache"))
+        return _run(folder)
+
+
+def _run(folder):
     names: dict[str, object] = {}
     found: dict[str, list[str]] = {}
-    folder = tmp_path_factory.mktemp("readme")
-    # A bundle takes all that the process has used of a folder: other tests may have removed some of theirs.
-    monkeypatch_module.setenv("JAX_COCKTAIL_CACHE_DIR", str(folder / "cache"))
     for section in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]:
         title = section.partition("\n")[0]
         if title == "Export" and importlib.util.find_spec("flatbuffers") is None:

@@ -73,6 +73,11 @@ def driver_version() -> int:
     return version_of(WORDS)
 
 
+def release_of(version: int) -> str:
+    """The release of a runtime, such as ``"HIP 7.0"``."""
+    return f"HIP {version // 10_000_000}.{version // 100_000 % 100}"
+
+
 class HipDriver(Driver):
     """The HIP runtime as the handler needs it."""
 
@@ -95,7 +100,7 @@ class HipDriver(Driver):
 
     @property
     def release(self) -> str:
-        return f"HIP {self.version // 10_000_000}.{self.version // 100_000 % 100}"
+        return release_of(self.version)
 
     def _current(self, call: Call) -> int:
         device = c.c_int()
