@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from docs.svg import FAINT, INK, Picture, amount
 from docs.timeline import draw_timeline
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted, emit, passes
 from jax_cocktail.cost.unit_time import unit_of, unit_seconds
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.nvidia import H100
+from jax_cocktail.svg import FAINT, INK, Picture, amount
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import (
     LoopUTask,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from docs.svg import FAINT, Picture
+from jax_cocktail.svg import FAINT, Picture
 
 RECORDED = Path(__file__).parent / "pictures" / "timeline.json"
 # How many units run it, what they are, and how many iterations are shown.
