@@ -63,6 +63,11 @@ def buckets():
         yield pytest.param(cases, x64, id=f"{group}-{dtype}" + ("-x64" if x64 else ""), marks=marks)
 
 
+def chosen():
+    """The buckets of types of every kind: templates and passes are the same for all types of a kind."""
+    return [b for b in buckets() if ALL or OF_EVERY_KIND & set(str(b.id).split("-"))]
+
+
 def check_bucket(cases, x64, compiler_options=None):
     """The bucket as a captured region equals stock, compiled with these options of XLA."""
     with jax.enable_x64(x64):

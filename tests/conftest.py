@@ -9,6 +9,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -27,11 +29,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests whose names or parameters say so compile or emulate programs for AMD GPUs."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests whose names or parameters say so compile or emulate programs for AMD GPUs. Long ones wait to be
+    asked for."""
     for item in items:
         if re.search(r"rocm|gfx\d|of_waves", item.nodeid):
             item.add_marker(pytest.mark.rocm)
+    if not os.environ.get("JAX_COCKTAIL_TEST_ALL"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +46,27 @@ def nothing_shared() -> None:
     """A function that several tests jit is traced again in each of them."""
     if (marked := sys.modules.get("jax_cocktail.lowering.marked")) is not None:
         marked.forget()
+
+
+@pytest.fixture
+def one_candidate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans one candidate per program instead of all: planning takes most of the time of a small test.
+
+    The name of the test decides which one, so that the tests together run all kinds, not only the cheapest.
+    A test with a parameter `units` gets one of that many units.
+    """
+    from jax_cocktail.lowering import survey
+
+    number, candidates = crc32(request.node.name.encode()), survey.candidates
+    asked = "units" in getattr(getattr(request.node, "callspec", None), "params", ())
+
+    def one(*given: Any) -> Any:
+        found = candidates(*given)
+        if asked:
+            found = [c for c in found if c.units == max(c.units for c in found)]
+        return (found[number % len(found)],)
+
+    monkeypatch.setattr(survey, "candidates", one)
 
 
 @pytest.fixture

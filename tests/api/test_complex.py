@@ -12,6 +12,8 @@ import jax_cocktail
 from jax_cocktail.lowering import complex_parts
 from jax_cocktail.lowering.variants import prepare
 
+pytestmark = pytest.mark.usefixtures("one_candidate")
+
 FORCED = {"force": "cocktail"}
 STRICT = {"force": "cocktail", "strict": True}
 

@@ -20,6 +20,8 @@ from jax_cocktail.schedule.vmap.recover import recover_elements
 from jax_cocktail.utask.interpreter.run import run as interpret
 from tests.strategies import initial_state, programs, run
 
+pytestmark = pytest.mark.usefixtures("one_candidate")
+
 WIDTH = 48
 EAGER = BatchTuning(slots=3, rows=2, rounds=2, element_bytes=64, branch_flops=8.0, parallel_flops=1.0)
 

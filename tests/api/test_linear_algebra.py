@@ -16,6 +16,8 @@ from jax_cocktail.lowering.state import Mark
 from jax_cocktail.primitives import translate
 from jax_cocktail.utask.interpreter.run import run
 
+pytestmark = pytest.mark.usefixtures("one_candidate")
+
 FORCED = {"force": "cocktail", "strict": True}
 
 

@@ -18,6 +18,8 @@ from jax_cocktail.lowering import failure_call, lower, stopwatch
 from jax_cocktail.recursion.failure import failure_p
 from tests.process import python
 
+pytestmark = pytest.mark.usefixtures("one_candidate")
+
 # What jax raises for an error of a custom call: the second where its fast path made the call.
 ERRORS = (jax.errors.JaxRuntimeError, ValueError)
 DEEP = r"count called itself more than 8 deep; raise max_depth=8"

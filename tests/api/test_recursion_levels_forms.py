@@ -25,7 +25,10 @@ from tests.recursion_levels_programs import (
 )
 from tests.recursion_python import by_python, total, unrolled, widened
 
-pytestmark = pytest.mark.one_jax  # long, and about schedules, of which jax knows nothing
+pytestmark = [
+    pytest.mark.one_jax,  # long, and about schedules, of which jax knows nothing
+    pytest.mark.usefixtures("one_candidate"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,8 @@ import jax_cocktail
 from jax_cocktail.models import MODELS, RECURSIVE, largest_difference
 from jax_cocktail.models.calls import ADD, CONSTANT, MULTIPLY, SINE, VARIABLE
 
+pytestmark = pytest.mark.usefixtures("one_candidate")
+
 STRICT = {"force": "cocktail", "strict": True}
 CASES = [(name, batch) for name, model in RECURSIVE.items() for batch in model.batches]
 

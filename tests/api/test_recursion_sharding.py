@@ -14,6 +14,8 @@ from jax_cocktail import recursive
 from jax_cocktail.errors import UnsupportedError
 from tests.process import python
 
+pytestmark = pytest.mark.usefixtures("one_candidate")
+
 EACH, ALL = PartitionSpec("d"), PartitionSpec()
 COMPILERS = {"stock": jax.jit, "ours": lambda f: jax_cocktail.jit(f, options={"force": "cocktail"})}
 

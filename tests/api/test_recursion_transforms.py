@@ -20,6 +20,8 @@ from tests.recursion_programs import SORTED, X, plain_waves, quicksort, waves
 from tests.recursion_python import by_python, like, total, unrolled
 from tests.recursion_trees import INPUTS, ROOT, B, W, plain_rae, rae
 
+pytestmark = pytest.mark.usefixtures("one_candidate")
+
 recursive = jax_cocktail.recursive
 COUNT = np.int32(3)
 

@@ -20,6 +20,8 @@ from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
 from tests.distribution import explain_distribution
 
+pytestmark = pytest.mark.usefixtures("one_candidate")
+
 LAYERS, BATCH, HIDDEN, STEPS = 3, 2, 4, 7
 ALWAYS = Limits(flops=0, trips=2, chunk=3)
 

@@ -10,15 +10,12 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from tests.buckets import ALL, OF_EVERY_KIND, buckets, check_bucket
+from tests.buckets import check_bucket, chosen
 from tests.case import QUICK
 from tests.cpu.emulated import Emulation
 
-# The templates are the same for all types of a kind.
-CHOSEN = [bucket for bucket in buckets() if ALL or OF_EVERY_KIND & set(str(bucket.id).split("-"))]
 
-
-@pytest.mark.parametrize("cases, x64", CHOSEN)
+@pytest.mark.parametrize("cases, x64", chosen())
 def test_bucket(cases, x64, monkeypatch):
     emulation = Emulation(launches=[]).install(monkeypatch)
     with jax.default_matmul_precision("highest"):

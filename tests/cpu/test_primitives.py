@@ -9,7 +9,9 @@ from jax_cocktail.compiler import transform
 from jax_cocktail.lowering import adapter
 from jax_cocktail.primitives import translate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, walk
-from tests.buckets import buckets, check_bucket, looped, operands_of
+from tests.buckets import buckets, check_bucket, chosen, looped, operands_of
+
+pytestmark = pytest.mark.usefixtures("one_candidate")
 
 
 @pytest.mark.parametrize("cases, x64", list(buckets()))
@@ -17,7 +19,7 @@ def test_bucket(cases, x64):
     check_bucket(cases, x64)
 
 
-@pytest.mark.parametrize("cases, x64", list(buckets()))
+@pytest.mark.parametrize("cases, x64", chosen())
 def test_loop_and_branch_survive(cases, x64):
     """The test above is about control flow only if simplification leaves some."""
     with jax.enable_x64(x64):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import jax
 import pytest
 
@@ -26,3 +28,29 @@ def test_model(name, wave, monkeypatch):
     for emulation.kernel in KERNELS:
         assert largest_difference(ours(*arguments), stock) <= model.tolerance
     assert max(emitted.plan.most_units for emitted, _, _ in emulation.launches) > 1
+
+
+def sanitized():
+    """Every model at both wave sizes under both sanitizers; most of them are long."""
+    usual = {
+        ("rae", 32, "thread"),
+        ("nasrnn", 32, "thread"),
+        ("nasrnn", 64, "address"),
+        ("lstm", 64, "address"),
+    }
+    for case in product(sorted(MODELS), WAVES, ("thread", "address")):
+        yield pytest.param(*case, marks=[] if case in usual else [pytest.mark.long])
+
+
+@pytest.mark.one_jax
+@pytest.mark.parametrize(("name", "wave", "sanitizer"), list(sanitized()))
+def test_sanitized(name, wave, sanitizer, monkeypatch):
+    """No race, and no access outside of an array: a report of the sanitizer ends the test."""
+    function, arguments = MODELS[name].make(MODELS[name].batches[-1], small=True)
+    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    emulation = Emulation(launches=[], threads=128, spec=WAVES[wave], sanitizer=sanitizer).install(
+        monkeypatch
+    )
+    options = {"force": "cocktail", "strict": True, "units": 2}
+    jax.block_until_ready(jax_cocktail.jit(function, options=options)(*arguments))
+    assert emulation.launches

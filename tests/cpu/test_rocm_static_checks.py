@@ -45,6 +45,8 @@ def test_program(arch, row):
     [
         *((arch, row) for arch in ("gfx908", "gfx90a") for row in SHORT_MODELS),
         *(("gfx908", row) for row in ("lstm/1", "vmapped_while")),
+        *(pytest.param("gfx90a", row, marks=pytest.mark.long) for row in ("lstm/1", "vmapped_while")),
+        *(pytest.param(arch, "skipnet/1", marks=pytest.mark.long) for arch in ("gfx908", "gfx90a")),
     ],
 )
 def test_hipcc_agrees(arch, row):
