@@ -14,13 +14,8 @@ NOTABLE = 0.1  # reports mention other processes from this fraction of the cores
 
 def text(report: Contents) -> str:
     """The whole report. Lines of reports inside are indented."""
-    names = {"cocktail": "jax_cocktail", "stock": "stock XLA"}
-    lines = [f"{report.function}: runs on {names.get(report.choice, report.choice)} ({report.why})"]
-    if report.stock_seconds is not None and report.cocktail_seconds is not None:
-        lines.append(
-            f"  measured: stock XLA {duration(report.stock_seconds)}, jax_cocktail"
-            f" {duration(report.cocktail_seconds)} per call"
-        )
+    lines = [f"{report.function}: {runs_on(report)}"]
+    lines += (f"  {line}" for line in measured(report))
     lines += _trial_lines(report.trials, report.others)
     lines += [f"  {report.pressure}"] if report.pressure else []
     lines += (f"  recursion {sentence}" for sentence in dict.fromkeys(report.recursions))
@@ -34,6 +29,20 @@ def text(report: Contents) -> str:
     for inner in report.inner:
         lines += ["  " + line for line in text(inner).splitlines()]
     return "\n".join(lines)
+
+
+def runs_on(report: Contents) -> str:
+    """What runs the function, and why."""
+    names = {"cocktail": "jax_cocktail", "stock": "stock XLA"}
+    return f"runs on {names.get(report.choice, report.choice)} ({report.why})"
+
+
+def measured(report: Contents) -> list[str]:
+    """The times, in a line; none if nothing was measured."""
+    if report.stock_seconds is None or report.cocktail_seconds is None:
+        return []
+    ours = f"jax_cocktail {duration(report.cocktail_seconds)} per call"
+    return [f"measured: stock XLA {duration(report.stock_seconds)}, {ours}"]
 
 
 def _trial_lines(trials: Sequence[Trial], others: float) -> list[str]:

@@ -9,6 +9,7 @@ from jax_cocktail.report.words import place
 
 Counts = tuple[tuple[str, int], ...]
 SCHEMES = ("local", "regional", "global")
+KINDS = ("loop", "parts", "branch", "side", "condition", "stage", "barrier", "exchange")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,65 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Node:
+    """A part of the program that runs: a loop, a branch, operators that are computed together, or a barrier.
+
+    Attributes:
+      number: which one, in the order of the program.
+      kind: one of `KINDS`. A `"parts"` is a parallel loop, whose trips the units share.
+      what: its operators, or the part in words.
+      where: its ``file:line (function)``, or "".
+      trips: iterations of a loop; None for other parts, and if the number is known only at run time.
+      seconds: predicted time of one execution; of a loop, of one iteration.
+      barriers: of a loop, how often the units wait for each other in one iteration, without inner loops.
+      inner: the parts inside.
+    """
+
+    number: int
+    kind: str
+    what: str
+    where: str = ""
+    trips: int | None = None
+    seconds: float = 0.0
+    barriers: int = 0
+    inner: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Edges between two nodes, or inside one.
+
+    Attributes:
+      made, read: the numbers of the nodes.
+      scheme: as of an `Edge`.
+      bytes: size of the values, times the executions in one call.
+      times: so many edges.
+    """
+
+    made: int
+    read: int
+    scheme: str
+    bytes: float
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a report was made.
+
+    Attributes:
+      jax_cocktail, jax: the versions.
+      device: the processor or the card that the program is for.
+      cores: processor cores that this process may use.
+    """
+
+    jax_cocktail: str = ""
+    jax: str = ""
+    device: str = ""
+    cores: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Captured:
     """One region that became a custom call.
 
@@ -92,6 +152,8 @@ class Captured:
         The binary serves other lengths as well.
       exits: ``file:line (function): reason`` of each side exit: a side of a branch that cannot be compiled.
       exited: how often calls in this process have left by a side exit, and how many calls there were.
+      tree: the program that runs, as nested parts.
+      flows: the edges between these parts.
     """
 
     control_flow: tuple[str, ...]
@@ -116,6 +178,8 @@ class Captured:
     stock: Stock | None = None
     memory: tuple[Memory, ...] = ()
     lengths: tuple[tuple[int, str], ...] = ()
+    tree: tuple[Node, ...] = ()
+    flows: tuple[Flow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +235,5 @@ class Contents:
     others: float = 0.0
     pressure: str = ""
     inner: tuple[Self, ...] = ()
+    made: Setting = Setting()
+    code: tuple[tuple[str, str], ...] = ()

@@ -27,6 +27,11 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
+def brief(seconds: float) -> str:
+    """The same, with nanoseconds for what is too short for it."""
+    return f"{seconds * 1e9:.0f} ns" if seconds < 1e-7 else duration(seconds)
+
+
 def size(number: float) -> str:
     """Bytes, KiB or MiB."""
     number = round(number)
