@@ -120,8 +120,8 @@ class Picture:
 
 
 def written(words: str) -> str:
-    """Words as text of XML, which has no control characters."""
-    return escape("".join(c if c.isprintable() else " " for c in words))
+    """Words as text of XML or HTML, or as the value of an attribute. There are no control characters."""
+    return escape("".join(c if c.isprintable() else " " for c in words), {'"': "&quot;"})
 
 
 def _closed(name: str, told: str) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from jax_cocktail.report.code import parsed, short
 from jax_cocktail.report.html import block, fold, table
 from jax_cocktail.report.text import NOTABLE
 from jax_cocktail.report.values import SCHEMES, Captured, Contents, Left
 from jax_cocktail.report.words import counts, duration, many, place, size
+from jax_cocktail.svg import written
 
 SAME = 0.05  # times that differ by less are called equal
 _NAMES = {"cocktail": "jax_cocktail", "stock": "stock XLA"}
@@ -74,13 +74,13 @@ class Difference:
         return "\n".join(line.rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
-        parts = [f"<p><b>{escape(self.function)}</b>: {escape(self.summary)}</p>"]
-        rows = [(escape(finding.topic), escape(finding.text)) for finding in self.findings]
+        parts = [f"<p><b>{written(self.function)}</b>: {written(self.summary)}</p>"]
+        rows = [(written(finding.topic), written(finding.text)) for finding in self.findings]
         if rows and self.has_new_time:
             topic, told = rows.pop(0)
             parts.append(f"<p>most likely because of <b>{topic}</b>: {told}</p>")
         parts += [fold("differences", table(("of", "what"), rows), True)] if rows else []
-        times = [(escape(name), _us(old), _us(new)) for name, old, new in self.times]
+        times = [(written(name), _us(old), _us(new)) for name, old, new in self.times]
         parts += [fold("candidates", table(("", "us before", "us now"), times, (1, 2)))] if times else []
         return block(parts)
 
@@ -267,6 +267,12 @@ def _operators(old: Captured, new: Captured) -> Iterator[Finding]:
         yield Finding("the operators", f"{text}, in {_name(new)}" if text else "they have another order")
 
 
+def _program(old: Captured, new: Captured) -> Iterator[Finding]:
+    if old.fingerprint != new.fingerprint:
+        before, now = (region.fingerprint[:16] for region in (old, new))
+        yield Finding("the program", f"its fingerprint was {before} and is {now}, in {_name(new)}")
+
+
 def _exits(old: Captured, new: Captured) -> Iterator[Finding]:
     if new.exited[0] > old.exited[0]:
         text = "{} of {} calls so far left by a side exit, and stock XLA ran them again".format(*new.exited)
@@ -278,5 +284,5 @@ def _differ(before: float, now: float) -> bool:
 
 
 _OF_REGIONS: tuple[Callable[[Captured, Captured], Iterator[Finding]], ...] = (
-    *(_exits, _units, _operators, _barriers, _bytes, _edges, _passes, _memory),
+    *(_exits, _units, _operators, _barriers, _bytes, _edges, _passes, _memory, _program),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 from itertools import groupby
 
 from jax_cocktail.report.code import short
@@ -11,6 +10,7 @@ from jax_cocktail.report.picture import draw_region
 from jax_cocktail.report.text import NOTABLE, measured, runs_on
 from jax_cocktail.report.values import SCHEMES, Captured, Contents, Edge, Left, Node, Trial
 from jax_cocktail.report.words import brief, counts, duration, many, place, size
+from jax_cocktail.svg import written
 
 CLASS = "jax-cocktail"
 MOST_ROWS = 200  # of a table; the rest is counted
@@ -34,7 +34,7 @@ def page(body: str, title: str) -> str:
     """A whole file around a part of one, in the reader's choice of light or dark."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="color-scheme" content="light dark"><title>{escape(title)}</title></head>\n'
+        f'<meta name="color-scheme" content="light dark"><title>{written(title)}</title></head>\n'
         f'<body style="font-family: sans-serif; margin: 16px">\n{body}\n</body></html>\n'
     )
 
@@ -67,36 +67,37 @@ def _row(cells: Sequence[str], numbers: Sequence[int], kind: str) -> str:
 
 def fold(title: str, body: str, is_open: bool = False) -> str:
     """A section that folds; both are HTML."""
-    return f"<details{' open' if is_open else ''}><summary>{title}</summary>\n{body}\n</details>"
+    shown = ' open=""' if is_open else ""
+    return f"<details{shown}><summary>{title}</summary>\n{body}\n</details>"
 
 
 def _parts(report: Contents) -> Iterator[str]:
-    yield f"<p><b>{escape(report.function)}</b> {escape(runs_on(report))}</p>"
-    yield from (f"<p>{escape(line)}</p>" for line in measured(report))
-    yield from (f"<p>{escape(text)}</p>" for text in (report.pressure,) if text)
-    yield from (f"<p>recursion {escape(text)}</p>" for text in dict.fromkeys(report.recursions))
+    yield f"<p><b>{written(report.function)}</b> {written(runs_on(report))}</p>"
+    yield from (f"<p>{written(line)}</p>" for line in measured(report))
+    yield from (f"<p>{written(text)}</p>" for text in (report.pressure,) if text)
+    yield from (f"<p>recursion {written(text)}</p>" for text in dict.fromkeys(report.recursions))
     if report.trials:
         yield fold("candidates, as measured", _trials(report.trials, report.others), True)
     for number, region in enumerate(report.captured):
-        title = f"<b>custom call {number}</b>: {escape(counts(region.operators))}"
+        title = f"<b>custom call {number}</b>: {written(counts(region.operators))}"
         yield fold(title, "\n".join(_region(report, number, region)), True)
     if report.left:
         title = f"<b>left to stock XLA</b>: {many(len(report.left), 'part')}"
         yield fold(title, _left(report.left, dict(report.code)), True)
     if report.beside:
-        yield f"<p>also compiled by stock XLA: {escape(counts(report.beside))}</p>"
-    yield from (fold(f"inside: {escape(r.function)}", "\n".join(_parts(r))) for r in report.inner)
+        yield f"<p>also compiled by stock XLA: {written(counts(report.beside))}</p>"
+    yield from (fold(f"inside: {written(r.function)}", "\n".join(_parts(r))) for r in report.inner)
     made = report.made
     if made.jax:
         told = f"jax_cocktail {made.jax_cocktail}, jax {made.jax}, {made.device}, {many(made.cores, 'core')}"
-        yield f'<p class="faint">{escape(told)}</p>'
+        yield f'<p class="faint">{written(told)}</p>'
 
 
 def _trials(trials: Sequence[Trial], others: float) -> str:
     first = trials[0].seconds
     rows = (
         (
-            f"<b>{escape(trial.name)}</b>" if trial.chosen else escape(trial.name),
+            f"<b>{written(trial.name)}</b>" if trial.chosen else written(trial.name),
             f"{trial.seconds * 1e6:,.1f}",
             f"{first / trial.seconds:.2f}",
             "chosen" if trial.chosen else "",
@@ -113,7 +114,7 @@ def _region(report: Contents, number: int, region: Captured) -> Iterator[str]:
     units = f"{region.units} units; " if region.units > 1 else ""
     waits = many(round(region.waits), "barrier") if region.waits else "no barrier"
     moved = f"loads {size(region.loaded_bytes)}, stores {size(region.stored_bytes)} (predicted)"
-    yield f"<p>{escape(region.scope)}; {units}a call: {waits}; {moved}</p>"
+    yield f"<p>{written(region.scope)}; {units}a call: {waits}; {moved}</p>"
     if region.stock is not None:
         stock = f"{many(round(region.stock.kernels), 'kernel')}, {size(region.stock.bytes)}"
         yield f"<p>under stock XLA: {stock}</p>"
@@ -122,7 +123,7 @@ def _region(report: Contents, number: int, region: Captured) -> Iterator[str]:
         yield fold("program, beside your lines", _program(region, dict(report.code)))
     if region.memory:
         rows = (
-            (escape(m.space), *map(size, (m.bytes, m.bound_bytes, m.separate_bytes))) for m in region.memory
+            (written(m.space), *map(size, (m.bytes, m.bound_bytes, m.separate_bytes))) for m in region.memory
         )
         heads = ("space", "size", "lower bound", "without reuse")
         title = f"memory: {size(region.workspace_bytes)} of workspace"
@@ -133,26 +134,26 @@ def _region(report: Contents, number: int, region: Captured) -> Iterator[str]:
     notes += (f"side exit at {text}" for text in dict.fromkeys(region.exits))
     if region.exited[0]:
         notes.append("{} of {} calls so far left by a side exit".format(*region.exited))
-    yield from (f"<p>{escape(note)}</p>" for note in notes)
+    yield from (f"<p>{written(note)}</p>" for note in notes)
     if region.fired or region.remarks:
-        remarks = "".join(f"<p>{escape(text)}</p>" for text in region.remarks)
-        yield fold(f"changed by the passes: {escape(', '.join(region.fired))}", remarks)
+        remarks = "".join(f"<p>{written(text)}</p>" for text in region.remarks)
+        yield fold(f"changed by the passes: {written(', '.join(region.fired))}", remarks)
     built = "from the cache" if region.cached else "built"
-    files = f"<p>files: <code>{escape(region.path)}</code></p>" if region.path else ""
+    files = f"<p>files: <code>{written(region.path)}</code></p>" if region.path else ""
     told = f"{built} in {duration(region.seconds)}; fingerprint {region.fingerprint[:16]}"
-    yield f'<p class="faint">{escape(told)}</p>{files}'
+    yield f'<p class="faint">{written(told)}</p>{files}'
 
 
 def _program(region: Captured, code: dict[str, str]) -> str:
     heads = ("uTask", "trips", "barriers", "predicted", "where", "your line")
     rows = (
         (
-            f"{'&emsp;' * depth}{escape(node.what)}",
+            f"{'&emsp;' * depth}{written(node.what)}",
             "" if node.trips is None else f"{node.trips:,}",
             str(node.barriers or ""),
             brief(node.seconds) + (" per iteration" if node.kind == "loop" else ""),
             _where(node.where),
-            f"<code>{escape(code.get(node.where, ''))}</code>",
+            f"<code>{written(code.get(node.where, ''))}</code>",
         )
         for depth, node in _nested(region.tree)
     )
@@ -167,7 +168,7 @@ def _nested(nodes: Sequence[Node], depth: int = 0) -> Iterator[tuple[int, Node]]
 
 def _where(where: str) -> str:
     """A place, with all of it for a reader who points at it."""
-    return f'<span title="{escape(where)}">{escape(short(where))}</span>'
+    return f'<span title="{written(where)}">{written(short(where))}</span>'
 
 
 def _edges_title(edges: Sequence[Edge]) -> str:
@@ -179,12 +180,12 @@ def _edges_title(edges: Sequence[Edge]) -> str:
 def _edges(edges: Sequence[Edge]) -> str:
     rows = (
         (
-            escape(edge.scheme),
+            written(edge.scheme),
             *(_operator(text) for text in (edge.made, edge.read)),
             str(edge.times),
             size(edge.bytes),
             size(edge.saved_bytes),
-            escape(edge.why),
+            written(edge.why),
         )
         for edge in edges
     )
@@ -194,7 +195,7 @@ def _edges(edges: Sequence[Edge]) -> str:
 
 def _operator(text: str) -> str:
     what, _, where = text.partition(" at ")
-    return f"{escape(what)} {_where(where)}"
+    return f"{written(what)} {_where(where)}"
 
 
 def _left(left: Sequence[Left], code: dict[str, str]) -> str:
@@ -203,11 +204,11 @@ def _left(left: Sequence[Left], code: dict[str, str]) -> str:
         lines = (item.where, item.culprit)
         rows.append(
             (
-                escape(place(item.what, "", len(tuple(same)))),
+                written(place(item.what, "", len(tuple(same)))),
                 _where(item.where),
-                escape(item.reason),
+                written(item.reason),
                 _where(item.culprit),
-                "<br>".join(f"<code>{escape(code[line])}</code>" for line in lines if line in code),
+                "<br>".join(f"<code>{written(code[line])}</code>" for line in lines if line in code),
             )
         )
     return table(("what", "where", "because", "of", "your lines"), rows)

@@ -1,0 +1,78 @@
+"""Reports on real programs: what they have of the program, how they are shown and kept, and what differs."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import jax_cocktail
+from jax_cocktail.report.code import flat
+
+ARGUMENTS = jnp.eye(128), jnp.ones((8, 128))
+
+
+def rnn(w, xs):
+    def step(h, x):
+        h = jnp.tanh(h @ w + x)
+        return h, h
+
+    return lax.scan(step, jnp.zeros(128), xs)[1]
+
+
+def talking(w, xs):
+    def step(h, x):
+        h = jnp.tanh(h @ w + x)
+        jax.debug.print("{}", h[0])
+        return h, h
+
+    return lax.scan(step, jnp.zeros(128), xs)[1]
+
+
+def explained(function, **options):
+    jitted = jax_cocktail.jit(function, options={"force": "cocktail", "units": 1, **options})
+    return jax_cocktail.explain(jitted)(*ARGUMENTS)
+
+
+@pytest.fixture(scope="module")
+def report():
+    return explained(rnn)
+
+
+def test_the_tree_is_the_program(report):
+    (region,) = report.captured
+    (loop,) = (node for node in flat(region.tree) if node.kind == "loop")
+    stages = [node.what for node in loop.inner]
+    assert loop.trips == 8 and "rnn" in loop.where and loop.seconds > 0 and loop.barriers == 0
+    assert any("dot" in what for what in stages) and any("tanh" in what for what in stages)
+    code = dict(report.code)
+    line = rnn.__code__.co_firstlineno
+    assert code[f"{__file__}:{line + 2} (rnn.<locals>.step)"] == "h = jnp.tanh(h @ w + x)"
+    assert code[loop.where] == "return lax.scan(step, jnp.zeros(128), xs)[1]"
+    assert {flow.made for flow in region.flows} <= {node.number for node in flat(region.tree)}
+    assert report.made.jax == jax.__version__ and report.made.jax_cocktail == jax_cocktail.__version__
+    assert report.made.device and report.made.cores > 0
+
+
+def test_it_is_shown_and_kept(report, tmp_path):
+    for suffix in ("html", "svg", "txt", "json"):
+        report.save(tmp_path / f"rnn.{suffix}")
+    assert jax_cocktail.Report.load(tmp_path / "rnn.json") == report
+    assert (tmp_path / "rnn.txt").read_text() == f"{report}\n"
+    svg = ElementTree.parse(tmp_path / "rnn.svg").getroot()
+    texts = {element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"loop, 8 trips", "h = jnp.tanh(h @ w + x)", "matrix product"} <= texts
+    assert "h = jnp.tanh(h @ w + x)" in (tmp_path / "rnn.html").read_text()
+
+
+def test_what_made_it_another_program(report):
+    """A print leaves the loop to stock XLA; two reports say so."""
+    with pytest.warns(jax_cocktail.CocktailWarning):
+        found = explained(talking).difference(report)
+    topics = [finding.topic for finding in found.findings]
+    assert topics[:2] == ["the choice", "a loop left to stock XLA"] and "a custom call lost" in topics
+    assert "'debug_print' has side effects" in found.findings[1].text
+    assert report.difference(explained(rnn)).findings == ()
