@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import chdir, redirect_stdout
+from io import StringIO
+from pathlib import Path
 from xml.etree import ElementTree
 
 import jax
@@ -76,3 +80,15 @@ def test_what_made_it_another_program(report):
     assert topics[:2] == ["the choice", "a loop left to stock XLA"] and "a custom call lost" in topics
     assert "'debug_print' has side effects" in found.findings[1].text
     assert report.difference(explained(rnn)).findings == ()
+
+
+def test_the_examples_of_the_documentation_run(report, tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "explain.md").read_text(encoding="utf-8")
+    section = text.partition("## The report as a value")[2].partition("\n## ")[0]
+    names = {"jax_cocktail": jax_cocktail, "arguments": ARGUMENTS}
+    names["rnn"] = jax_cocktail.jit(rnn, options={"force": "cocktail", "units": 1})
+    with chdir(tmp_path), redirect_stdout(StringIO()) as out:
+        for program in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+            exec(compile(program, "explain.md", "exec"), names)
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".html", ".json", ".svg", ".txt"]
+    assert names["old"] == names["report"] and out.getvalue().endswith("nothing else differs\n")

@@ -1,4 +1,4 @@
-"""Timelines from rings that are made by hand: slices, crossings, the critical path, pictures, files for Perfetto."""
+"""Timelines from rings that are made by hand: slices, crossings, the critical path, pictures, files."""
 
 from __future__ import annotations
 
@@ -194,10 +194,10 @@ def test_a_panel_has_the_slices_of_the_window():
     found = timeline(rings())
     whole = panel_of(found)
     assert (whole.begin, whole.end, whole.released) == (0, END, (26, 61))
-    assert [s.kind for s in whole.spans if s.unit == 1][:5] == ["other", "other", "product", "arrive", "wait"]
-    assert [(s.unit, s.begin, s.end) for s in whole.critical] == [
-        (s.unit, s.begin, s.end) for s in found.critical
-    ]
+    kinds = [s.kind for s in whole.spans if s.unit == 1]
+    assert kinds[:5] == ["other", "other", "product", "arrive", "wait"]
+    pairs = zip(whole.critical, found.critical, strict=True)
+    assert all((a.unit, a.begin, a.end) == (b.unit, b.begin, b.end) for a, b in pairs)
     part = panel_of(found, (10, 30))
     assert [(s.kind, s.begin, s.end) for s in part.spans if s.unit == 0] == [
         *[("product", 10, 12), ("arrive", 12, 13), ("wait", 13, 26), ("other", 26, 27), ("product", 27, 30)]
@@ -225,9 +225,10 @@ def test_a_window_is_in_microseconds():
     trace = Trace("rnn", None, (timeline(rings()), late))
     svg = trace.to_svg((0.02, 0.04))
     assert "custom call 0: 2 units, 0.0 \u00b5s of 0.1 \u00b5s" in texts(svg)
-    assert {"0.02", "0.03", "0.04"} <= set(texts(svg)) and "1" not in {
-        t[12:13] for t in texts(svg) if "call 1" in t
-    }
+    assert {"0.02", "0.03", "0.04"} <= set(texts(svg))
+    assert [text[:13] for text in texts(svg) if "call " in text[:13]] == [
+        "custom call 0"
+    ]  # not the later one
     with pytest.raises(ValueError, match="a window ends after it begins"):
         trace.to_svg((3, 3))
 
@@ -251,7 +252,7 @@ def long_timeline(units=2, iterations=400, length=10.0):
 def test_a_long_call_shows_iterations_from_its_middle():
     found = long_timeline()
     panel = panel_of(found)
-    assert 1900 < panel.begin < panel.end < 2300
+    assert 1800 < panel.begin < panel.end < 2200
     assert panel.end == panel.released[-1] and panel.begin in [max(c.released) for c in found.crossings]
     assert 40 <= sum(span.unit == 0 for span in panel.spans) <= MOST_SLICES
     assert "of 4.0 \u00b5s" in panel.title
@@ -273,7 +274,5 @@ def test_many_units_are_cut():
 def test_a_notebook_shows_the_picture_and_the_table():
     html = Trace("<b>", None, (timeline(rings()),))._repr_html_()
     assert html.startswith("<div><svg ") and "stage, times in us" in html and "<b>" not in html
-    assert (
-        Trace("f", None, (), ("nothing",))._repr_html_()
-        == "<pre>f: no custom calls recorded\n  nothing</pre>"
-    )
+    empty = Trace("f", None, (), ("nothing",))
+    assert empty._repr_html_() == "<pre>f: no custom calls recorded\n  nothing</pre>"
