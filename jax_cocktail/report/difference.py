@@ -61,12 +61,22 @@ class Difference:
         old, new = self.old_seconds, self.new_seconds
         return bool(old and new and max(old, new) > (1 + SAME) * min(old, new))
 
+    @property
+    def _cause_and_rest(self) -> tuple[str, tuple[Finding, ...]]:
+        """What explains a change of the time, in words, or "" if there is none; and the other findings."""
+        unknown = not self.old_seconds or not self.new_seconds
+        if not self.findings or not (unknown or self.has_new_time):
+            return "", self.findings
+        first, *rest = self.findings
+        words = "if the time has changed, most likely" if unknown else "most likely"
+        return f"{words} because of {first.topic}: {first.text}", tuple(rest)
+
     def __str__(self) -> str:
         lines = [f"{self.function}: {self.summary}"]
         if not self.findings:
             return "\n".join([*lines, "  nothing else differs"])
-        first, rest = (self.findings[:1], self.findings[1:]) if self.has_new_time else ((), self.findings)
-        lines += (f"  most likely because of {finding.topic}: {finding.text}" for finding in first)
+        cause, rest = self._cause_and_rest
+        lines += [f"  {cause}"] if cause else []
         lines += (f"  {finding.topic}: {finding.text}" for finding in rest)
         width = max((len(name) for name, *_ in self.times), default=0)
         lines += [f"  {'candidate':{width}}  {'us before':>12}  {'us now':>12}"] if self.times else []
@@ -75,11 +85,11 @@ class Difference:
 
     def _repr_html_(self) -> str:
         parts = [f"<p><b>{written(self.function)}</b>: {written(self.summary)}</p>"]
-        rows = [(written(finding.topic), written(finding.text)) for finding in self.findings]
-        if rows and self.has_new_time:
-            topic, told = rows.pop(0)
-            parts.append(f"<p>most likely because of <b>{topic}</b>: {told}</p>")
-        parts += [fold("differences", table(("of", "what"), rows), True)] if rows else []
+        cause, rest = self._cause_and_rest
+        parts += [f"<p>{written(cause)}</p>"] if cause else []
+        rows = [(written(finding.topic), written(finding.text)) for finding in rest]
+        title = "other differences" if cause else "differences"
+        parts += [fold(title, table(("of", "what"), rows), True)] if rows else []
         times = [(written(name), _us(old), _us(new)) for name, old, new in self.times]
         parts += [fold("candidates", table(("", "us before", "us now"), times, (1, 2)))] if times else []
         return block(parts)
@@ -88,9 +98,9 @@ class Difference:
 def difference(new: Contents, old: Contents) -> Difference:
     """How `new` differs from `old`. Custom calls and loops are matched by their place in the source."""
     pairs, gained, lost = matched(old.captured, new.captured)
+    choice, left = _choice(old, new), _left(old.left, new.left)
     causes = (
-        *_choice(old, new),
-        *_left(old.left, new.left),
+        *((*choice, *left) if new.captured else (*left, *choice)),  # nothing else is left to choose
         *(Finding("a custom call lost", _name(region)) for region in lost),
         *(Finding("a custom call gained", _name(region)) for region in gained),
         *_setting(old, new),

@@ -20,7 +20,8 @@ STYLE = f"""<style>
 .{CLASS} details {{ margin: 4px 0 4px 2px; padding-left: 12px;
   border-left: 2px solid rgba(128,128,128,.35); }}
 .{CLASS} summary {{ cursor: pointer; margin-left: -6px; }}
-.{CLASS} table {{ border-collapse: collapse; margin: 6px 0; background: none; color: inherit; }}
+.{CLASS} table {{ border-collapse: collapse; margin: 6px 0; background: none; color: inherit;
+  font-size: inherit; }}
 .{CLASS} th, .{CLASS} td {{ padding: 2px 10px 2px 0; text-align: left; vertical-align: top;
   background: none; color: inherit; border: none; border-bottom: 1px solid rgba(128,128,128,.25); }}
 .{CLASS} th.number, .{CLASS} td.number {{ text-align: right; white-space: nowrap; }}

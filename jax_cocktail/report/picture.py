@@ -9,7 +9,7 @@ from itertools import groupby
 
 from jax_cocktail.report.code import flat, short
 from jax_cocktail.report.text import runs_on
-from jax_cocktail.report.values import Captured, Contents, Flow, Left, Node
+from jax_cocktail.report.values import SCHEMES, Captured, Contents, Flow, Left, Node
 from jax_cocktail.report.words import brief, many, place, size
 from jax_cocktail.svg import FAINT, INK, LINE, PALE, Picture, fitting
 
@@ -101,6 +101,7 @@ class _Drawer:
         self._picture, self._code = picture, code
         self._y = top
         self._anchors: dict[int, _Anchor] = {}
+        self._inside: dict[int, dict[str, int]] = {}
         self._drawn: dict[str, str] = {}  # colours and what they mean, for the key
         self._beside: list[tuple[str, float]] = []  # places of the user's program, and how far down
 
@@ -114,14 +115,14 @@ class _Drawer:
         self._y += 12
         self._anchors = {}
         nodes = limited(region.tree, MOST_NODES)
-        local = {f.made: f for f in region.flows if f.made == f.read and f.scheme == "local"}
+        self._inside = _inside(region.flows)
         for node in nodes:
-            self._node(node, LEFT, BOXES, local)
+            self._node(node, LEFT, BOXES)
         lanes = self._flows(region, nodes)
         self._sources(BOXES + 30 + LANE * lanes)
         self._y += 34
 
-    def _node(self, node: Node, left: float, right: float, local: Mapping[int, Flow]) -> None:
+    def _node(self, node: Node, left: float, right: float) -> None:
         y = self._y
         self._anchors[node.number] = _Anchor(right, y + ROW / 2)
         self._beside.append((node.where, y))
@@ -131,12 +132,12 @@ class _Drawer:
             self._picture.text(left + 8, y + 16, node.what, 12, FAINT)
             self._y += ROW
         elif node.inner or node.kind != "stage":
-            self._box(node, left, right, local)
+            self._box(node, left, right)
         else:
-            self._stage(node, left, right, local.get(node.number))
+            self._stage(node, left, right)
         self._y += GAP
 
-    def _box(self, node: Node, left: float, right: float, local: Mapping[int, Flow]) -> None:
+    def _box(self, node: Node, left: float, right: float) -> None:
         top = self._y
         color = {"parts": SHARED, "branch": BRANCH}.get(node.kind, LINE if node.kind == "side" else FAINT)
         height = _height(node)
@@ -149,18 +150,21 @@ class _Drawer:
             self._drawn[BRANCH] = "branch"
         self._y = top + ROW + 2
         for inner in node.inner:
-            self._node(inner, left + INSET, right - INSET, local)
+            self._node(inner, left + INSET, right - INSET)
         self._y = top + height
 
-    def _stage(self, node: Node, left: float, right: float, local: Flow | None) -> None:
+    def _stage(self, node: Node, left: float, right: float) -> None:
         is_product = any(word in node.what.split(", ") for word in ("dot", "conv"))
         color, told = (PRODUCT, "matrix product") if is_product else (STAGE, "stage")
         self._drawn[color] = told
         self._picture.box(left, self._y, right - left, ROW, color, 4, color, _summary(node), opacity=0.25)
         cost = _cost(node)
-        if local is not None:
+        edges = self._inside.get(node.number, {})
+        if edges:
+            told = ", ".join(f"{edges[scheme]} {scheme}" for scheme in SCHEMES if scheme in edges)
+            cost = f"{told} \u00b7 {cost}"
+        if "local" in edges:
             self._drawn[COLORS["local"]] = TOLD["local"]
-            cost = f"{local.times} local \u00b7 {cost}"
             self._picture.box(right - 3.5, self._y + 3, 3.5, ROW - 6, COLORS["local"], 1)
         self._picture.text(right - 8, self._y + 16, cost, 12, FAINT, "end")
         room = right - left - 24 - 6.6 * len(cost)
@@ -254,6 +258,16 @@ class _Drawer:
                 x, y = LEFT, y + 22
             self._picture.key(x, y, [(color, words)])
             x += 46 + 6.6 * len(words)
+
+
+def _inside(flows: Sequence[Flow]) -> dict[int, dict[str, int]]:
+    """For each node, how many edges of each scheme begin and end in it."""
+    found: dict[int, dict[str, int]] = {}
+    for flow in flows:
+        if flow.made == flow.read:
+            schemes = found.setdefault(flow.made, {})
+            schemes[flow.scheme] = schemes.get(flow.scheme, 0) + flow.times
+    return found
 
 
 def _height(node: Node) -> float:
