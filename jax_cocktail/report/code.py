@@ -50,6 +50,6 @@ def _places(report: Contents) -> Iterator[str]:
             yield text.partition(" at ")[2]
         yield from (where for _, where, _ in region.barriers)
         yield from (where for _, where in region.lengths)
-        yield from (node.where for node in flat(region.tree))
+        yield from (where for node in flat(region.tree) for where in (node.where, *node.others))
     for left in report.left:
         yield from (left.where, left.culprit)

@@ -16,7 +16,7 @@ CLASS = "jax-cocktail"
 MOST_ROWS = 200  # of a table; the rest is counted
 # Everything is relative to the colour of the text around it, so it can be read on light and dark pages.
 STYLE = f"""<style>
-.{CLASS} {{ font-size: 13px; line-height: 1.45; max-width: 1180px; }}
+.{CLASS} {{ font-size: 13px; line-height: 1.45; max-width: 1180px; overflow-x: auto; }}
 .{CLASS} details {{ margin: 4px 0 4px 2px; padding-left: 12px;
   border-left: 2px solid rgba(128,128,128,.35); }}
 .{CLASS} summary {{ cursor: pointer; margin-left: -6px; }}
@@ -25,7 +25,7 @@ STYLE = f"""<style>
 .{CLASS} th, .{CLASS} td {{ padding: 2px 10px 2px 0; text-align: left; vertical-align: top;
   background: none; color: inherit; border: none; border-bottom: 1px solid rgba(128,128,128,.25); }}
 .{CLASS} th.number, .{CLASS} td.number {{ text-align: right; white-space: nowrap; }}
-.{CLASS} code {{ font-size: 12px; background: none; color: inherit; white-space: pre-wrap; }}
+.{CLASS} code {{ font-size: 12px; background: none; color: inherit; white-space: pre; }}
 .{CLASS} .faint {{ opacity: .7; }}
 .{CLASS} p {{ margin: 4px 0; }}
 </style>"""
@@ -146,15 +146,15 @@ def _region(report: Contents, number: int, region: Captured) -> Iterator[str]:
 
 
 def _program(region: Captured, code: dict[str, str]) -> str:
-    heads = ("uTask", "trips", "barriers", "predicted", "where", "your line")
+    heads = ("uTask", "trips", "barriers", "predicted", "where", "your lines")
     rows = (
         (
             f"{'&emsp;' * depth}{written(node.what)}",
             "" if node.trips is None else f"{node.trips:,}",
             str(node.barriers or ""),
             brief(node.seconds) + (" per iteration" if node.kind == "loop" else ""),
-            _where(node.where),
-            f"<code>{written(code.get(node.where, ''))}</code>",
+            "<br>".join(map(_where, (node.where, *node.others))),
+            "<br>".join(f"<code>{written(code.get(at, ''))}</code>" for at in (node.where, *node.others)),
         )
         for depth, node in _nested(region.tree)
     )

@@ -103,7 +103,7 @@ class _Drawer:
         self._anchors: dict[int, _Anchor] = {}
         self._inside: dict[int, dict[str, int]] = {}
         self._drawn: dict[str, str] = {}  # colours and what they mean, for the key
-        self._beside: list[tuple[str, float]] = []  # places of the user's program, and how far down
+        self._beside: list[tuple[str, int, float]] = []  # a line, how many others, and how far down
 
     # -- a custom call -----------------------------------------------------------------------------------
     def region(self, number: int, region: Captured) -> None:
@@ -125,7 +125,8 @@ class _Drawer:
     def _node(self, node: Node, left: float, right: float) -> None:
         y = self._y
         self._anchors[node.number] = _Anchor(right, y + ROW / 2)
-        self._beside.append((node.where, y))
+        lines = {short(where) for where in node.others} - {short(node.where)}
+        self._beside.append((node.where, len(lines), y))
         if node.kind in ("barrier", "exchange"):
             self._crossing(node, left, right)
         elif node.kind == _MORE:
@@ -181,15 +182,18 @@ class _Drawer:
 
     def _sources(self, left: float) -> None:
         """The user's lines beside the nodes. One that is the same as above is not repeated."""
-        before = ""
-        for where, y in self._beside:
-            if where and short(where) != before:
-                before = short(where)
-                at = fitting(before, 150, 6.7)
+        before = "", 0
+        for where, others, y in self._beside:
+            if where and (short(where), others) != before:
+                before = short(where), others
+                at = fitting(short(where), 150, 6.7)
                 self._picture.code(left, y + 16, at, 11, FAINT)
                 x = left + 10 + 6.7 * len(at)
-                line = fitting(self._code.get(where, ""), WIDTH - 16 - x, 6.7)
+                more = f"+ {many(others, 'line')}" if others else ""
+                line = fitting(self._code.get(where, ""), WIDTH - 16 - x - 6.7 * (len(more) + 1), 6.7)
                 self._picture.code(x, y + 16, line, 11)
+                if more:
+                    self._picture.code(x + 6.7 * (len(line) + 1), y + 16, more, 11, FAINT)
         self._beside = []
 
     # -- edges -------------------------------------------------------------------------------------------
@@ -244,7 +248,7 @@ class _Drawer:
         self._picture.text(LEFT + 8, self._y + 17, fitting(words, BOXES - LEFT - 16, 7.4), 12)
         self._picture.text(LEFT + 8, self._y + 38, fitting(item.reason, BOXES - LEFT - 16, 6.4), 11, FAINT)
         for row, where in enumerate(dict.fromkeys((item.where, item.culprit))):
-            self._beside.append((where, self._y + 21 * row))
+            self._beside.append((where, 0, self._y + 21 * row))
         self._sources(BOXES + 30)
         self._y += 2 * ROW + 10
 

@@ -85,7 +85,7 @@ class _Maker:
 
     def _node(self, statement: Statement) -> Node:
         number = self.numbers[id(statement)] = self._next()
-        seconds, where = self._seconds.get(id(statement), 0.0), _where(statement)
+        seconds, (where, others) = self._seconds.get(id(statement), 0.0), _places(statement)
         if isinstance(statement, LoopUTask):
             return self._loop(statement, Node(number, "loop", "", where, seconds=seconds))
         if isinstance(statement, BranchUTask):
@@ -97,7 +97,7 @@ class _Maker:
             return Node(number, kind, kind, where, seconds=seconds)
         words = ", ".join(dict.fromkeys(map(operator_name, operators_of(statement))))
         words = words if len(words) <= _LONGEST else words[: _LONGEST - 3] + "..."
-        return Node(number, "stage", words, where, seconds=seconds)
+        return Node(number, "stage", words, where, seconds=seconds, others=others)
 
     def _loop(self, loop: LoopUTask, node: Node) -> Node:
         inner: tuple[Node, ...] = ()
@@ -136,8 +136,8 @@ def _is_bare(statement: Statement) -> bool:
     return isinstance(statement, UOperator) and (statement.is_element or statement.kind in LEAVES)
 
 
-def _where(statement: Statement) -> str:
-    """Its place, or that of the first operator that has one."""
-    own = statement.source
-    sources = (operator.source for operator in operators_of(statement))
-    return str(own if own.file else next((s for s in sources if s.file), own))
+def _places(statement: Statement) -> tuple[str, tuple[str, ...]]:
+    """Its place, or that of the first operator that has one; and the places of its other operators."""
+    sources = (statement.source, *(operator.source for operator in operators_of(statement)))
+    first, *others = dict.fromkeys(str(source) for source in sources if source.file) or ("",)
+    return first, tuple(others)

@@ -71,6 +71,7 @@ class Node:
       kind: one of `KINDS`. A `"parts"` is a parallel loop, whose trips the units share.
       what: its operators, or the part in words.
       where: its ``file:line (function)``, or "".
+      others: the places of its other operators, in the order of the program.
       trips: iterations of a loop; None for other parts, and if the number is known only at run time.
       seconds: predicted time of one execution; of a loop, of one iteration.
       barriers: of a loop, how often the units wait for each other in one iteration, without inner loops.
@@ -85,6 +86,7 @@ class Node:
     seconds: float = 0.0
     barriers: int = 0
     inner: tuple[Node, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,8 @@ def test_the_tree_is_the_program(report):
     (loop,) = (node for node in flat(region.tree) if node.kind == "loop")
     stages = [node.what for node in loop.inner]
     assert loop.trips == 8 and "rnn" in loop.where and loop.seconds > 0 and loop.barriers == 0
+    places = [where for node in loop.inner for where in (node.where, *node.others)]
+    assert any(where.startswith(f"{__file__}:") and "step" in where for where in places)
     assert any("dot" in what for what in stages) and any("tanh" in what for what in stages)
     code = dict(report.code)
     line = rnn.__code__.co_firstlineno

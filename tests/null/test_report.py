@@ -16,7 +16,7 @@ from jax_cocktail.report.values import KINDS, SCHEMES
 
 EVIL = "<script>alert('x')</script> & \"quotes\" \x07"
 STEP, SCAN = "rnn.py:10 (rnn.<locals>.step)", "rnn.py:13 (rnn)"
-DOT, TANH = Node(3, "stage", "dot", STEP, None, 9e-6), Node(7, "stage", "tanh")
+DOT, TANH = Node(3, "stage", "dot", STEP, None, 9e-6), Node(7, "stage", "tanh", SCAN, others=(STEP,))
 SIDES = (Node(5, "side", "side 0"), Node(6, "side", "side 1", inner=(TANH,)))
 BODY = (
     Node(1, "barrier", "barrier", seconds=2.5e-7),
@@ -142,6 +142,7 @@ def test_picture():
         "dot",
         "2 local \u00b7 0 ns",
         "side 0",
+        "+ 1 line",
         "rnn.py:10",
         "h = jnp.tanh(h @ w + x @ u)",
         "left to stock XLA: while",
