@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from xml.sax.saxutils import escape
+from html import escape
 
 INK, FAINT, LINE, PALE = "#1f2933", "#616e7c", "#cbd2d9", "#eceff2"
 # What these are without a ground: the colour of the text around the picture, so more or less of it.
@@ -121,7 +121,8 @@ class Picture:
 
 def written(words: str) -> str:
     """Words as text of XML or HTML, or as the value of an attribute. There are no control characters."""
-    return escape("".join(c if c.isprintable() else " " for c in words), {'"': "&quot;"})
+    shown = "".join(c if c.isprintable() else " " for c in words)
+    return escape(shown, quote=False).replace('"', "&quot;")
 
 
 def _closed(name: str, told: str) -> str:
