@@ -9,15 +9,15 @@ INK, FAINT, LINE, PALE = "#1f2933", "#616e7c", "#cbd2d9", "#eceff2"
 # What these are without a ground: the colour of the text around the picture, so more or less of it.
 _SHARES = {INK: 1.0, FAINT: 0.7, LINE: 0.3, PALE: 0.12}
 _SCHEMES = (
-    "<style>:root{color-scheme:light dark;color:#1f2933}"
-    "@media(prefers-color-scheme:dark){:root{color:#e4e7eb}}</style>"
+    "<style>:root{color-scheme:light dark;color:#1f2933}.ground{fill:#ffffff}"
+    "@media(prefers-color-scheme:dark){:root{color:#e4e7eb}.ground{fill:#14181c}}</style>"
 )
 FONT, CODE = "DejaVu Sans, Verdana, Arial, sans-serif", "DejaVu Sans Mono, Menlo, Consolas, monospace"
 
 
 class Picture:
-    """An SVG image, written by hand. `ground`: its colour; "": none, and what is grey on a white ground takes
-    the colour of the text around it, so that the picture can be read on a light and on a dark page."""
+    """An SVG image, written by hand. `ground`: its colour; "": light or dark, and what is grey on a white
+    ground takes the colour of the text around it."""
 
     def __init__(self, width: float, ground: str = "white") -> None:
         self.width, self.height, self.ground = width, 0.0, ground
@@ -106,16 +106,17 @@ class Picture:
             x += 42 + 6.6 * len(words)
 
     def svg(self, inside: bool = False) -> str:
-        """The image. Without a ground, it follows the reader's choice of light or dark. `inside`: it is in a
-        page, whose colour of text it takes."""
+        """The image. Without a colour for its ground, it follows the reader's choice of light or dark.
+        `inside`: it is part of a page, whose ground and colour of text it takes."""
         height = self.height + 20
         narrow = "" if self.ground else ' style="max-width:100%;height:auto"'
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} {height:g}"'
             f' width="{self.width:g}" height="{height:g}" font-family="{FONT}"{narrow}>'
         )
-        ground = f'<rect width="{self.width:g}" height="{height:g}" fill="{self.ground}"/>'
-        first = [ground] if self.ground else [] if inside else [_SCHEMES]
+        place = f'<rect width="{self.width:g}" height="{height:g}"'
+        both = [_SCHEMES, f'{place} class="ground"/>']  # a page around an image may not follow that choice
+        first = [f'{place} fill="{self.ground}"/>'] if self.ground else [] if inside else both
         return "\n".join([head, *first, *self.parts, "</svg>\n"])
 
 

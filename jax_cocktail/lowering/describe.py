@@ -79,7 +79,8 @@ def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
 def finished(report: Report, platform: str, arch: str) -> Report:
     """The report with what is known of the place where it is made. `arch`: the option gpu_arch."""
     _, processor, cores = decisions.machine_facts()
-    device = custom_call.device(platform, arch) or processor.rpartition(":")[2].strip() or platform
+    card = custom_call.device(platform, arch) if platform in custom_call.PLATFORMS else platform
+    device = card or processor.rpartition(":")[2].strip() or platform
     made = Setting(VERSION, jax.__version__, device, int(cores))
     return replace(report, made=made, code=code_of(report))
 
