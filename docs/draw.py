@@ -2,7 +2,8 @@
 
 `passes.svg` shows the passes of `compiler.passes`. `units.svg` shows a program on four thread blocks: the
 oracle runs it, the cost model says how long every statement takes. `memory.svg` shows where the values of the
-same program lie, and when. `timeline.svg` shows what `docs.record_timeline` has recorded.
+same program lie, and when. `timeline.svg` and `report.svg` show what `docs.record_timeline` and
+`docs.record_report` have recorded.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from docs.timeline import draw_timeline
+from jax_cocktail import Report
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted, emit, passes
 from jax_cocktail.cost.unit_time import unit_of, unit_seconds
@@ -471,6 +473,7 @@ PICTURE = {
     "units.svg": draw_units,
     "memory.svg": draw_memory,
     "timeline.svg": draw_timeline,
+    "report.svg": lambda: Report.load(PICTURES / "report.json").to_svg(),
 }
 
 

@@ -7,16 +7,17 @@ drawn is in docs/pictures/timeline.json.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from docs.timeline import RECORDED, ROWS_OF, SIZE
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.codegen.stamps import STAGES, Stamp
+from jax_cocktail.codegen.stamps import STAGES
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.nvidia import H100
-from jax_cocktail.timeline.values import Timeline, Track
+from jax_cocktail.timeline.picture import Span, panel_of
+from jax_cocktail.timeline.values import Timeline
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.operators import HALVES
 from tests.cpu.traced import on_blocks, on_threads, timeline_of
 from tests.null.programs import arguments
 from tests.null.wavefronts import stacked_lstm
@@ -45,25 +46,17 @@ def _shown(name: str, timeline: Timeline) -> dict[str, Any]:
     begin = max(timeline.crossings[middle].released)
     end = max(timeline.crossings[middle + iterations].released)
 
-    def pieces(track: Track) -> list[list[Any]]:
-        cut = ((s, max(s.begin, begin) - begin, min(s.end, end) - begin) for s in track)
-        return [[s.unit, _kind(s.stamp), round(a), round(b)] for s, a, b in cut if a < b]
+    panel = panel_of(timeline, (begin, end))
 
-    ends = (max(crossing.released) for crossing in timeline.crossings)
+    def pieces(spans: Iterable[Span]) -> list[list[Any]]:
+        return [[s.unit, s.kind, round(s.begin - begin), round(s.end - begin)] for s in spans]
+
     return {
         "nanoseconds": round(end - begin),
-        "slices": [piece for track in timeline.tracks for piece in pieces(track)],
-        "critical": pieces(timeline.critical),
-        "released": [round(at - begin) for at in ends if begin < at <= end],
+        "slices": pieces(panel.spans),
+        "critical": pieces(panel.critical),
+        "released": [round(at - begin) for at in panel.released],
     }
-
-
-def _kind(stamp: Stamp) -> str:
-    if stamp.kind in HALVES:
-        return stamp.kind
-    if stamp.kind == "stage":
-        return "product" if "dot" in stamp.what else "stage"
-    return "other"
 
 
 if __name__ == "__main__":

@@ -148,7 +148,8 @@ def explain(fun: Callable[..., Any], *, stock: bool = False) -> Callable[..., Re
     Returns:
       A function that takes the arguments of `fun` and returns a `Report`. The report lists the custom calls
       with the values in them and where they are kept, the control flow left to stock XLA with the reason and
-      the source line, and all measured times.
+      the source line, and all measured times. A notebook shows it as a page; it can be saved, drawn and
+      compared with an older one.
 
     Raises:
       TypeError: `fun` is no function.
@@ -175,6 +176,7 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Trace]:
 
       found = jax_cocktail.trace(root)(jnp.array([2.0, 9.0, 100.0]))
       print(found)                  # time per stage, skew and cost of each barrier
+      found.to_svg()                # a picture, as a notebook shows it
       found.perfetto("root.json")   # open it at https://ui.perfetto.dev
 
     Args:

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from xml.sax.saxutils import escape
+from collections.abc import Iterable, Sequence
+from html import escape
 
-INK, FAINT, LINE = "#1f2933", "#616e7c", "#cbd2d9"
+INK, FAINT, LINE, PALE = "#1f2933", "#616e7c", "#cbd2d9", "#eceff2"
+# What these are without a ground: the colour of the text around the picture, so more or less of it.
+_SHARES = {INK: 1.0, FAINT: 0.7, LINE: 0.3, PALE: 0.12}
+_SCHEMES = (
+    "<style>:root{color-scheme:light dark;color:#1f2933}.ground{fill:#ffffff}"
+    "@media(prefers-color-scheme:dark){:root{color:#e4e7eb}.ground{fill:#14181c}}</style>"
+)
 FONT, CODE = "DejaVu Sans, Verdana, Arial, sans-serif", "DejaVu Sans Mono, Menlo, Consolas, monospace"
 
 
 class Picture:
-    """An SVG image, written by hand."""
+    """An SVG image, written by hand. `ground`: its colour; "": light or dark, and what is grey on a white
+    ground takes the colour of the text around it."""
 
-    def __init__(self, width: float) -> None:
-        self.width, self.height = width, 0.0
+    def __init__(self, width: float, ground: str = "white") -> None:
+        self.width, self.height, self.ground = width, 0.0, ground
         self.parts: list[str] = []
+
+    def _paint(self, attribute: str, color: str) -> str:
+        """A colour as an attribute, with its opacity."""
+        if self.ground or color not in _SHARES:
+            return f'{attribute}="{color}"'
+        share = _SHARES[color]
+        opacity = f' {attribute}-opacity="{share:g}"' if share < 1 else ""
+        return f'{attribute}="currentColor"{opacity}'
 
     def text(
         self,
@@ -28,8 +43,9 @@ class Picture:
     ) -> None:
         self.height = max(self.height, y + 8)
         self.parts.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{fill}" text-anchor="{anchor}"{style}>'
-            f"{escape(words)}</text>"
+            f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" {self._paint("fill", fill)}'
+            f' text-anchor="{anchor}"{style}>'
+            f"{written(words)}</text>"
         )
 
     def code(
@@ -50,11 +66,15 @@ class Picture:
         fill: str,
         round_: float = 0,
         edge: str = "none",
+        told: str = "",
+        opacity: float = 1,
     ) -> None:
+        """A rectangle. `told`: what a reader is told who points at it."""
         self.height = max(self.height, y + height)
+        share = f' fill-opacity="{opacity:g}"' if opacity < 1 else ""
         self.parts.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}" rx="{round_:g}"'
-            f' fill="{fill}" stroke="{edge}"/>'
+            f" {self._paint('fill', fill)}{share} {self._paint('stroke', edge)}{_closed('rect', told)}"
         )
 
     def line(
@@ -62,9 +82,21 @@ class Picture:
     ) -> None:
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
         self.parts.append(
-            f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{color}"'
+            f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {self._paint("stroke", color)}'
             f' stroke-width="{width:g}"{dashes}/>'
         )
+
+    def arrow(
+        self, points: Sequence[tuple[float, float]], color: str = LINE, width: float = 1, told: str = ""
+    ) -> None:
+        """A line through points, which ends in an arrow to the left."""
+        drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self.parts.append(
+            f'<polyline points="{drawn}" fill="none" {self._paint("stroke", color)} stroke-width="{width:g}"'
+            f"{_closed('polyline', told)}"
+        )
+        x, y = points[-1]
+        self.parts.append(f'<path d="M{x:.1f},{y:.1f} l6,-3.2 v6.4 z" {self._paint("fill", color)}/>')
 
     def key(self, x: float, y: float, entries: Iterable[tuple[str, str]]) -> None:
         """What colours mean, in one row."""
@@ -73,14 +105,35 @@ class Picture:
             self.text(x + 20, y, words, 12)
             x += 42 + 6.6 * len(words)
 
-    def svg(self) -> str:
+    def svg(self, inside: bool = False) -> str:
+        """The image. Without a colour for its ground, it follows the reader's choice of light or dark.
+        `inside`: it is part of a page, whose ground and colour of text it takes."""
         height = self.height + 20
+        narrow = "" if self.ground else ' style="max-width:100%;height:auto"'
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} {height:g}"'
-            f' width="{self.width:g}" height="{height:g}" font-family="{FONT}">'
+            f' width="{self.width:g}" height="{height:g}" font-family="{FONT}"{narrow}>'
         )
-        ground = f'<rect width="{self.width:g}" height="{height:g}" fill="white"/>'
-        return "\n".join([head, ground, *self.parts, "</svg>\n"])
+        place = f'<rect width="{self.width:g}" height="{height:g}"'
+        both = [_SCHEMES, f'{place} class="ground"/>']  # a page around an image may not follow that choice
+        first = [f'{place} fill="{self.ground}"/>'] if self.ground else [] if inside else both
+        return "\n".join([head, *first, *self.parts, "</svg>\n"])
+
+
+def written(words: str) -> str:
+    """Words as text of XML or HTML, or as the value of an attribute. There are no control characters."""
+    shown = "".join(c if c.isprintable() else " " for c in words)
+    return escape(shown, quote=False).replace('"', "&quot;")
+
+
+def _closed(name: str, told: str) -> str:
+    return f"><title>{written(told)}</title></{name}>" if told else "/>"
+
+
+def fitting(words: str, width: float, each: float) -> str:
+    """The words, cut to a width. `each`: the width of a letter."""
+    most = max(int(width / each), 1)
+    return words if len(words) <= most else words[: max(most - 1, 0)] + "\u2026"
 
 
 def amount(size: int) -> str:

@@ -137,7 +137,7 @@ class _Finder:
         """The stamps of a region. `ended`: the slice before it is none for its short statements."""
         for position, statement in enumerate(region.body):
             kind = self._kind(statement)
-            if not kind and (_is_free(statement) or not ended):
+            if not kind and (is_free(statement) or not ended):
                 continue
             number = self._add(statement, kind or "work", parent)
             ended = kind not in ("", "stage")
@@ -154,7 +154,7 @@ class _Finder:
         follows the loop has one, too, so a tile needs none at its end."""
         if not is_parallel(statement) or not self._kind(statement):
             return False
-        first = next((s for s in statement.body.body if self._kind(s) or not _is_free(s)), None)
+        first = next((s for s in statement.body.body if self._kind(s) or not is_free(s)), None)
         return first is not None and bool(self._kind(first))
 
     def _inside(self, statement: Statement, number: int) -> bool:
@@ -189,7 +189,7 @@ class _Finder:
         else:
             kind = "branch" if isinstance(statement, BranchUTask) else "stage"
         inner = (s for region in regions_of(statement) for s in region.body)
-        worth = any(map(self._kind, inner)) or (not _is_free(statement) and self._is_long(statement))
+        worth = any(map(self._kind, inner)) or (not is_free(statement) and self._is_long(statement))
         return kind if worth else ""
 
     def _is_long(self, statement: Statement) -> bool:
@@ -200,7 +200,7 @@ class _Finder:
         return id(statement) in self._outermost or work(statement).weight >= self._least
 
 
-def _is_free(statement: Statement) -> bool:
+def is_free(statement: Statement) -> bool:
     """True for what takes no time (views, a few scalars), and for a block barrier, which is part of what it
     follows."""
     if isinstance(statement, UOperator) and (statement.is_element or statement.kind == "block_barrier"):

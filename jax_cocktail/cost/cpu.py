@@ -49,6 +49,14 @@ def our_price(program: UProgram, units: int) -> Price:
     return _priced(program.entry, _Place(SERVER.ours, units)) + call
 
 
+def statement_seconds(program: UProgram, units: int) -> dict[int, float]:
+    """Seconds of one execution of each statement of a planned program, by its identity. What is inside a
+    parallel loop is priced for one part."""
+    found: dict[int, float] = {}
+    _priced(program.entry, _Place(SERVER.ours, units, found=found))
+    return found
+
+
 def statement_price(statement: Statement, rates: Rates, cores: int) -> Price:
     """The price of one execution of a statement, whatever surrounds it."""
     place = _Place(rates, cores)
@@ -58,12 +66,13 @@ def statement_price(statement: Statement, rates: Rates, cores: int) -> Price:
 @dataclass(frozen=True, slots=True)
 class _Place:
     """The place of a statement: the runtime and its cores; whether one core already has it to itself; and the
-    rate of the memory that holds the data of an iteration."""
+    rate of the memory that holds the data of an iteration. `found`: collects the seconds of statements."""
 
     rates: Rates
     cores: int
     alone: bool = False
     bandwidth: float = field(default=SERVER.levels[-1][1])
+    found: dict[int, float] | None = field(default=None, compare=False)
 
 
 def _priced(region: Region, place: _Place) -> Price:
@@ -73,6 +82,13 @@ def _priced(region: Region, place: _Place) -> Price:
 
 
 def _statement(statement: Statement, place: _Place) -> Price:
+    price = _one(statement, place)
+    if place.found is not None:
+        place.found[id(statement)] = price.seconds
+    return price
+
+
+def _one(statement: Statement, place: _Place) -> Price:
     if isinstance(statement, LoopUTask):
         return _loop(statement, place)
     if isinstance(statement, BranchUTask):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from jax_cocktail.cost.work import once_stopped, trips
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import TEMPLATES, Templates
 from jax_cocktail.device.tuning import BLOCK
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, is_a
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.rewrite import Inside, fold
 
@@ -190,6 +191,32 @@ class _Timer:
         clock = np.full(self.units, max(latency, node.seconds * self.together))
         once = Spent(clock, 0.0, node.bytes, node.flops, node.arithmetic)
         return once.scaled(1 if alone else self.units, clock, 0.0)
+
+
+def statement_seconds(program: UProgram, units: int, spec: DeviceSpec, threads: int) -> dict[int, float]:
+    """Seconds of one execution of each statement of a planned program, by its identity: those of one unit,
+    at its rates. What is inside a parallel loop is priced for one part."""
+    found: dict[int, float] = {}
+    unit = unit_of(spec, threads)
+
+    def each(s: Statement, inside: Inside[float]) -> float:
+        seconds = sum(map(sum, inside))
+        if isinstance(s, LoopUTask):
+            seconds *= ceil(trips(s) / max(units, 1)) if s.parallel else trips(s)
+        elif isinstance(s, BranchUTask):
+            seconds /= len(inside)
+        elif is_a(s, "wait"):
+            seconds = spec.barrier_seconds
+        elif is_a(s, "exchange"):
+            seconds = spec.hop_seconds
+        else:
+            seconds = unit_seconds((s,), unit)
+        found[id(s)] = seconds
+        return seconds
+
+    for statement in program.entry.body:
+        fold(statement, each)
+    return found
 
 
 def spread_seconds(statement: Statement, units: int, spec: DeviceSpec) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from jax_cocktail.cost import cpu as price_cpu
+from jax_cocktail.cost import gpu as price_gpu
 from jax_cocktail.cost.cpu_products import VECTOR_BYTES
 from jax_cocktail.cost.gpu import gpu_price, spread_seconds
 from jax_cocktail.cost.traffic import Moved, traffic
@@ -24,6 +27,7 @@ __all__ = [
     "moved_per_call",
     "our_price",
     "profile",
+    "statement_seconds",
     "stock_price",
 ]
 
@@ -68,6 +72,14 @@ def barriers_per_iteration(program: UProgram) -> tuple[tuple[LoopUTask, int], ..
 def barriers_per_call(program: UProgram) -> float:
     """Barriers of one call. A loop of unknown length has as many trips as prices assume."""
     return sum(waits(statement, times=runs) for statement in program.entry.body)
+
+
+def statement_seconds(program: UProgram, units: int, machine: Machine) -> Mapping[int, float]:
+    """Predicted seconds of one execution of each statement of a planned program, by its identity. What is
+    inside a parallel loop is priced for one part."""
+    if machine.spec is not None:
+        return price_gpu.statement_seconds(program, units, machine.spec, machine.target.threads)
+    return price_cpu.statement_seconds(program, units)
 
 
 def moved_per_call(program: UProgram, plan: MemoryPlan, units: int, machine: Machine) -> Moved:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import jax
 import jax.extend.core as jex
 
 from jax_cocktail.analysis.scopes import Scope, program_scope
 from jax_cocktail.compiler import Artifact, Emitted
+from jax_cocktail.config import VERSION
 from jax_cocktail.cost.hlo import Module
 from jax_cocktail.cost.price import barriers_per_call, barriers_per_iteration, moved_per_call
-from jax_cocktail.lowering import custom_call
+from jax_cocktail.lowering import custom_call, decisions
 from jax_cocktail.lowering.capture import MEMORY_BOUND_SUBGRAPH, Region
 from jax_cocktail.lowering.state import STATE, Mark, alone
 from jax_cocktail.lowering.survey import worth
 from jax_cocktail.lowering.variants import Prepared, units_of
-from jax_cocktail.report import Captured, Edge, Memory, Stock
+from jax_cocktail.report import Captured, Edge, Memory, Report, Setting, Stock
+from jax_cocktail.report.code import code_of
+from jax_cocktail.report.tree import operator_name, tree_of
+from jax_cocktail.schedule.sync import edges as values
 from jax_cocktail.schedule.sync.edges import edges
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
 from jax_cocktail.utask.sizes import Parameter, Size
@@ -33,6 +40,8 @@ def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
     grown = worth(prepared, number, units_of(mark, prepared.machine))[1]
     light = f"{MEMORY_BOUND_SUBGRAPH} at {region.source}" if region.source else MEMORY_BOUND_SUBGRAPH
     moved = moved_per_call(emitted.program, emitted.plan, units, emitted.machine)
+    found = edges(emitted.program, emitted.plan, "shared memory" if emitted.machine.is_gpu else "")
+    tree, flows = tree_of(emitted.program, units, emitted.machine, found)
     return Captured(
         control_flow=(light,) if region.memory_bound else region.control_flow,
         operators=region.operators,
@@ -52,17 +61,28 @@ def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         loaded_bytes=moved.loaded,
         stored_bytes=moved.stored,
         barriers=tuple(
-            (loop.trip_count, str(loop.source), waits)
+            (None if loop.trip_count is None else int(loop.trip_count), str(loop.source), waits)
             for loop, waits in barriers_per_iteration(emitted.program)
         ),
         fired=emitted.fired,
         remarks=(*map(str, emitted.remarks), *map(str, grown)),
         exits=tuple(f"{item.where}: {item.reason}" for item in region.exits),
         exited=custom_call.exits(artifact.digest) if region.exits else (0, 0),
-        edges=_edges(emitted),
+        edges=_edges(found),
         lengths=_lengths(emitted),
         stock=_stock(prepared, region) if STATE.counts_stock else None,
+        tree=tree,
+        flows=flows,
     )
+
+
+def finished(report: Report, platform: str, arch: str) -> Report:
+    """The report with what is known of the place where it is made. `arch`: the option gpu_arch."""
+    _, processor, cores = decisions.machine_facts()
+    card = custom_call.device(platform, arch) if platform in custom_call.PLATFORMS else platform
+    device = card or processor.rpartition(":")[2].strip() or platform
+    made = Setting(VERSION, jax.__version__, device, int(cores))
+    return replace(report, made=made, code=code_of(report))
 
 
 def _lengths(emitted: Emitted) -> tuple[tuple[int, str], ...]:
@@ -72,14 +92,13 @@ def _lengths(emitted: Emitted) -> tuple[tuple[int, str], ...]:
         if isinstance(loop, LoopUTask) and loop.source.file and isinstance(loop.trip_count, Size):
             places = dict.fromkeys(loop.trip_count.parameters, str(loop.source)) | places
     lengths = (each for each in emitted.parameters if not each.role)
-    return tuple((each.value, places.get(each, "")) for each in lengths)
+    return tuple((int(each.value), places.get(each, "")) for each in lengths)
 
 
-def _edges(emitted: Emitted) -> tuple[Edge, ...]:
+def _edges(all_edges: Sequence[values.Edge]) -> tuple[Edge, ...]:
     """The edges of a region. Those from the same lines, for the same reason, are one."""
-    near = "shared memory" if emitted.machine.is_gpu else ""
     found: dict[tuple[str, str, str, str], Edge] = {}
-    for each in edges(emitted.program, emitted.plan, near):
+    for each in all_edges:
         key = _named(each.made), _named(each.read), each.scheme, each.why
         known = found.get(key, Edge(*key, bytes=0.0, saved_bytes=0.0, times=0))
         found[key] = Edge(
@@ -93,7 +112,7 @@ def _edges(emitted: Emitted) -> tuple[Edge, ...]:
 
 def _named(operator: UOperator) -> str:
     """``operator at file:line (function)``."""
-    kind = f"reduce_{operator.text('op')}" if operator.kind == "reduce" else operator.kind
+    kind = operator_name(operator)
     return f"{kind} at {operator.source}" if operator.source.file else kind
 
 

@@ -38,7 +38,7 @@ from jax_cocktail.lowering.adapter import (
 from jax_cocktail.lowering.arguments import concrete_arguments, donated
 from jax_cocktail.lowering.capture import ASKED_FOR, Region, subgraph
 from jax_cocktail.lowering.choices import element_branch_in
-from jax_cocktail.lowering.describe import described
+from jax_cocktail.lowering.describe import described, finished
 from jax_cocktail.lowering.plan_cache import Survey
 from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.record import record
@@ -116,7 +116,7 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
             raise
         report, outcome = _failed(report, closed, error), stock
     if STATE.reports is not None:
-        STATE.reports.append(report)
+        STATE.reports.append(finished(report, platform, mark.options.gpu_arch))
     return outcome
 
 

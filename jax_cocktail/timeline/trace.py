@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from jax_cocktail.timeline import table
 from jax_cocktail.timeline.perfetto import events
+from jax_cocktail.timeline.picture import Panel, panel_of
+from jax_cocktail.timeline.picture import draw as picture_of
 from jax_cocktail.timeline.values import Timeline
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The results of a call, and its timeline. `print` shows a table of the latter.
+    """The results of a call, and its timeline. `print` shows a table of the latter, and a notebook a picture.
 
     Attributes:
       function: its name.
@@ -30,11 +33,49 @@ class Trace:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        number = len(self.regions)
-        made = [f"{self.function}: {number or 'no'} custom call{'' if number == 1 else 's'} recorded"]
+        made = [self._title]
         made += (f"  {note}" for note in self.notes)
         made += (f"  {line}" for region in self.regions for line in table.lines(region))
         return "\n".join(made)
+
+    def _repr_html_(self) -> str:
+        table = f"<pre>{escape(str(self))}</pre>"
+        if not self.regions:
+            return table
+        picture = picture_of(self._title, self._below, self._panels(None), inside=True)
+        return f"<div>{picture}<details><summary>as a table</summary>{table}</details></div>"
+
+    def to_svg(self, window: tuple[float, float] | None = None) -> str:
+        """A picture of the timelines, as the text of an SVG file: a row for each unit, with slices coloured
+        by kind, a row for the critical path, and an axis in microseconds. Point at a slice to read its stage
+        and your line.
+
+        Args:
+          window: begin and end of what is shown, in microseconds from the begin of the first custom call.
+            None: each call as a whole, or iterations from its middle if it is long.
+
+        Raises:
+          ValueError: the window ends before it begins.
+        """
+        if window is not None and not window[0] < window[1]:
+            raise ValueError(f"a window ends after it begins, not {window!r}")
+        return picture_of(self._title, self._below, self._panels(window))
+
+    @property
+    def _title(self) -> str:
+        number = len(self.regions)
+        return f"{self.function}: {number or 'no'} custom call{'' if number == 1 else 's'} recorded"
+
+    @property
+    def _below(self) -> str:
+        return "; ".join(self.notes) or "Time from the begin of the first custom call."
+
+    def _panels(self, window: tuple[float, float] | None) -> list[Panel]:
+        if window is None:
+            return [panel_of(region) for region in self.regions]
+        begin, end = (at * 1e3 for at in window)
+        inside = (region for region in self.regions if region.start < end and begin < region.end)
+        return [panel_of(region, (begin, end)) for region in inside]
 
     def perfetto(self, path: str | os.PathLike[str]) -> None:
         """Writes the timelines to a file that https://ui.perfetto.dev and chrome://tracing open.

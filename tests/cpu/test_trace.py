@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.codegen.stamps import CROSSINGS, EVERYTHING, STAGES
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.nvidia import H200
+from jax_cocktail.timeline.trace import Trace
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.interpreter.run import run
 from tests.cpu.cuda_text import NO_NVCC, NVCC, nvcc_facts
@@ -107,6 +109,11 @@ def test_blocks(monkeypatch, level, kernel, outlined):
     check(found, emitted, emitted.plan.most_units)
     assert len(found.tracks) == emitted.plan.most_units * (THREADS // 32 if level == EVERYTHING else 1)
     assert found.crossings
+    drawn = ElementTree.fromstring(Trace("lstm", None, (found,)).to_svg())
+    texts = {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"unit 0", "unit 2", "critical path", "matrix product"} - texts == set(
+        ["matrix product"] if level == CROSSINGS else []
+    )
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address"])

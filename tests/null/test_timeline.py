@@ -1,16 +1,20 @@
-"""Timelines from rings that are made by hand: slices, crossings, the critical path, files for Perfetto."""
+"""Timelines from rings that are made by hand: slices, crossings, the critical path, pictures, files."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from jax_cocktail.codegen.stamps import HEAD_WORDS, Stamp
+from jax_cocktail.timeline.picture import COLORS, MOST_SLICES, MOST_UNITS, panel_of
 from jax_cocktail.timeline.rings import begin_of, read
 from jax_cocktail.timeline.table import lines
 from jax_cocktail.timeline.trace import Trace
+from jax_cocktail.timeline.values import Crossing, Slice, Timeline
 from jax_cocktail.utask.types import NOWHERE, Source
 
 HERE = Source("rnn.py", 13, "rnn")
@@ -172,3 +176,108 @@ def test_table():
     assert (
         row.split()[1:5] == ["4", "0.02", "0.03", "0.03"] and row.split()[6] == "78%"
     )  # 50 of the path's 64
+
+
+# ---- pictures ----------------------------------------------------------------------------------------------
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def shapes(svg, name):
+    return list(ElementTree.fromstring(svg).iter(SVG + name))
+
+
+def boxes(svg):
+    """All rectangles but the ground."""
+    return [rect for rect in shapes(svg, "rect") if rect.get("class") != "ground"]
+
+
+def texts(svg):
+    return [element.text for element in shapes(svg, "text")]
+
+
+def test_a_panel_has_the_slices_of_the_window():
+    found = timeline(rings())
+    whole = panel_of(found)
+    assert (whole.begin, whole.end, whole.released) == (0, END, (26, 61))
+    kinds = [s.kind for s in whole.spans if s.unit == 1]
+    assert kinds[:5] == ["other", "other", "product", "arrive", "wait"]
+    pairs = zip(whole.critical, found.critical, strict=True)
+    assert all((a.unit, a.begin, a.end) == (b.unit, b.begin, b.end) for a, b in pairs)
+    part = panel_of(found, (10, 30))
+    assert [(s.kind, s.begin, s.end) for s in part.spans if s.unit == 0] == [
+        *[("product", 10, 12), ("arrive", 12, 13), ("wait", 13, 26), ("other", 26, 27), ("product", 27, 30)]
+    ]
+    assert part.released == (26,) and "0.0 \u00b5s of 0.1 \u00b5s" in part.title
+    assert any("dot in loop of 2 at rnn.py:13 (rnn)" in s.told for s in part.spans)
+
+
+def test_a_picture_of_a_call():
+    trace = Trace("rnn", None, (timeline(rings()),), ("a note",))
+    svg = trace.to_svg()
+    for part in ("rnn: 1 custom call recorded", "a note", "unit 0", "unit 1", "critical path", "\u00b5s"):
+        assert part in texts(svg)
+    assert svg == trace.to_svg() and 'fill="white"' not in svg
+    kinds = [e.get("fill") for e in boxes(svg)]
+    assert kinds.count(COLORS["product"][0]) == 4 + 2 + 1  # of units, of the critical path, and in the key
+    told = [title.text for title in shapes(svg, "title")]
+    assert sum("dot in loop of 2 at rnn.py:13 (rnn)" in each for each in told) == 6
+    for rect in boxes(svg):
+        assert 0 <= float(rect.get("x")) <= float(rect.get("x")) + float(rect.get("width")) <= 1080
+
+
+def test_a_window_is_in_microseconds():
+    late = replace(timeline(rings()), number=1, start=1e6)
+    trace = Trace("rnn", None, (timeline(rings()), late))
+    svg = trace.to_svg((0.02, 0.04))
+    assert "custom call 0: 2 units, 0.0 \u00b5s of 0.1 \u00b5s" in texts(svg)
+    assert {"0.02", "0.03", "0.04"} <= set(texts(svg))
+    assert [text[:13] for text in texts(svg) if "call " in text[:13]] == [
+        "custom call 0"
+    ]  # not the later one
+    with pytest.raises(ValueError, match="a window ends after it begins"):
+        trace.to_svg((3, 3))
+
+
+def long_timeline(units=2, iterations=400, length=10.0):
+    """So many iterations of work and a barrier."""
+    tracks = []
+    for unit in range(units):
+        track = []
+        for n in range(iterations):
+            for stamp, begin, end in ((WORK, 0, 8), (ARRIVE, 8, 8.1), (WAIT, 8.1, length)):
+                track.append(Slice(unit, 0, stamp, n * length + begin, n * length + end))
+        tracks.append(tuple(track))
+    crossings = tuple(
+        Crossing(WAIT, *((n * length + at,) * units for at in (8, 8.1, length))) for n in range(iterations)
+    )
+    counts = 3 * units * iterations
+    return Timeline(0, units, 2, ROWS, 0.0, tuple(tracks), crossings, tracks[0], counts, counts)
+
+
+def test_a_long_call_shows_iterations_from_its_middle():
+    found = long_timeline()
+    panel = panel_of(found)
+    assert 1800 < panel.begin < panel.end < 2200
+    assert panel.end == panel.released[-1] and panel.begin in [max(c.released) for c in found.crossings]
+    assert 40 <= sum(span.unit == 0 for span in panel.spans) <= MOST_SLICES
+    assert "of 4.0 \u00b5s" in panel.title
+
+
+def test_short_slices_are_drawn_as_one():
+    """The whole call has more slices than a picture has room for."""
+    svg = Trace("f", None, (long_timeline(iterations=2000),)).to_svg((0, 20))
+    rects = boxes(svg)
+    assert 500 < len(rects) < 3 * 1400 and any("slices" in title.text for title in shapes(svg, "title"))
+    assert max(float(r.get("x")) + float(r.get("width")) for r in rects) <= 1057
+
+
+def test_many_units_are_cut():
+    panel = panel_of(long_timeline(units=132, iterations=3))
+    assert len(panel.units) == MOST_UNITS and "+ 116 more units" in panel.title
+
+
+def test_a_notebook_shows_the_picture_and_the_table():
+    html = Trace("<b>", None, (timeline(rings()),))._repr_html_()
+    assert html.startswith("<div><svg ") and "stage, times in us" in html and "<b>" not in html
+    empty = Trace("f", None, (), ("nothing",))
+    assert empty._repr_html_() == "<pre>f: no custom calls recorded\n  nothing</pre>"

@@ -45,7 +45,8 @@ _MOVING = MOVEMENT | COPIES - {"scatter"}  # which may compute
 class Edge:
     """`made`, `read`: the operators; `scheme`, and `why` it is this one; `bytes`: of the value, in one call;
     `saved_bytes`: loads and stores that one call is spared, compared with a
-    value that is stored and read again; `in_memory`: the value is in the memory in which it would then be."""
+    value that is stored and read again; `in_memory`: the value is in the memory in which it would then be;
+    `maker`, `reader`: the statements that run both, two lane loops or one."""
 
     made: UOperator
     read: UOperator
@@ -54,6 +55,8 @@ class Edge:
     bytes: float
     saved_bytes: float = 0.0
     in_memory: bool = False
+    maker: Statement | None = None
+    reader: Statement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +158,13 @@ class _Edges:
                 todo += fresh
                 seen.update(fresh)
             elif member is not None and not (_counts(member) and _counts(read)):
-                yield value, self._inside(read, member, value, site)
+                edge = self._inside(read, member, value, site)
+                yield value, replace(edge, maker=site.statement, reader=site.statement)
             elif member is None:
                 for source, sent in self._origins(value):
                     if not (_counts(self.made[source][0]) and _counts(read)):
-                        yield source, self._through(read, value, source, sent, site)
+                        edge, origin = self._through(read, value, source, sent, site), self.made[source][1]
+                        yield source, replace(edge, maker=origin.statement, reader=site.statement)
 
     def _origins(self, value: Value) -> list[tuple[Value, bool]]:
         """The computed values behind one that is moved or joined; with each, True if it was sent."""

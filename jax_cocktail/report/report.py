@@ -1,0 +1,106 @@
+"""What `explain` returns."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jax_cocktail.report.difference import Difference, difference
+from jax_cocktail.report.html import html, page
+from jax_cocktail.report.picture import draw
+from jax_cocktail.report.plain import from_plain, to_plain
+from jax_cocktail.report.text import text
+from jax_cocktail.report.values import Contents
+
+
+@dataclass(frozen=True, slots=True)
+class Report(Contents):
+    """Describes how one call is compiled. `print` shows it as text, and a notebook as a page.
+
+    Attributes:
+      function: its name.
+      captured: the regions that became custom calls.
+      left: the loops and branches that stock XLA runs, and with scope="memory_bound" the subgraphs.
+      beside: the primitives around the regions, which stock XLA compiles.
+      recursions: the execution strategy of each recursion, one sentence each.
+      choice: ``"cocktail"`` or ``"stock"``: the one that `jit` uses.
+      why: the reason for `choice`.
+      stock_seconds, cocktail_seconds: measured seconds per call of stock XLA and of our best candidate; None
+        if nothing was measured.
+      trials: everything that was timed.
+      others: the fraction of our cores that other processes held during the measurement.
+      pressure: how other processes have slowed down this process's calls so far; "" if they have not.
+      inner: reports of jitted functions that are called from code that stock XLA runs.
+      made: where the report was made: versions and device.
+      code: the lines of your program that the report names, each with its ``file:line (function)``.
+    """
+
+    @property
+    def workspace_bytes(self) -> int:
+        return sum(region.workspace_bytes for region in self.captured)
+
+    def __str__(self) -> str:
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        return html(self)
+
+    def to_svg(self) -> str:
+        """A picture of the program, as the text of an SVG file: loops, branches and stages as boxes in boxes,
+        with predicted times and your lines beside them, barriers, and the edges between stages by scheme."""
+        return draw(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as dictionaries, lists, text and numbers, with a number for their schema."""
+        return to_plain(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """The report that `to_dict` gave.
+
+        Raises:
+          ValueError: the data are no report, or one of another schema.
+        """
+        return from_plain(cls, data)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the report to a file, in the form that its suffix names: ``.json`` (which `load` reads),
+        ``.html``, ``.svg`` or ``.txt``. All but ``.txt`` contain the lines of your program that it names.
+
+        Raises:
+          ValueError: the suffix is another one.
+          OSError: the file cannot be written.
+        """
+        path = Path(path)
+        if path.suffix not in _FORMS:
+            *others, last = _FORMS
+            raise ValueError(f"{path.name!r}: the suffix of a report is {', '.join(others)} or {last}")
+        path.write_text(_FORMS[path.suffix](self), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Report:
+        """The report in a ``.json`` file that `save` has written.
+
+        Raises:
+          ValueError: the file contains no report, or one of another schema.
+          OSError: the file cannot be read.
+        """
+        return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+
+    def difference(self, old: Report) -> Difference:
+        """How this report differs from an older one: times, choice, custom calls, loops left to stock XLA,
+        units, barriers, bytes, edges, passes and versions. It first says what most likely explains a change
+        of the time. Custom calls are matched by their place in your program."""
+        return difference(self, old)
+
+
+_FORMS: dict[str, Callable[[Report], str]] = {
+    ".json": lambda report: json.dumps(report.to_dict(), indent=1) + "\n",
+    ".html": lambda report: page(html(report), report.function),
+    ".svg": Report.to_svg,
+    ".txt": lambda report: f"{report}\n",
+}

@@ -1,0 +1,40 @@
+"""Words for numbers and places, which every form of a report shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def many(number: int, what: str) -> str:
+    """``3 barriers``, ``1 barrier``."""
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
+
+
+def place(what: str, where: str, times: int = 1) -> str:
+    """``what xTIMES at where``; "x1" and an empty `where` are omitted."""
+    return what + (f" x{times}" if times > 1 else "") + (f" at {where}" if where else "")
+
+
+def counts(found: Sequence[tuple[str, int]]) -> str:
+    """``add, 2 mul``."""
+    return ", ".join(name if n == 1 else f"{n} {name}" for name, n in found)
+
+
+def duration(seconds: float) -> str:
+    """Microseconds, milliseconds or seconds."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.1f} us"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def brief(seconds: float) -> str:
+    """The same, with nanoseconds for what is too short for it."""
+    return f"{seconds * 1e9:.0f} ns" if seconds < 1e-7 else duration(seconds)
+
+
+def size(number: float) -> str:
+    """Bytes, KiB or MiB."""
+    number = round(number)
+    if number < 1 << 10:
+        return f"{number} B"
+    return f"{number / (1 << 10):.1f} KiB" if number < 1 << 20 else f"{number / (1 << 20):.1f} MiB"
