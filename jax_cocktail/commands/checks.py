@@ -31,6 +31,7 @@ from jax_cocktail.runtime.rocm import driver as rocm_driver
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 OLDEST_PYTHON = (3, 11)
 OLDEST_JAX, FIRST_UNKNOWN_JAX = (0, 10, 2), (0, 13)  # as in pyproject.toml
+PREFIX = "JAX_COCKTAIL_"
 VARIABLES = ("JAX_COCKTAIL_CACHE_DIR", cuda_driver.WORDS.variable, rocm_driver.WORDS.variable)
 CARDS = {  # what the system has if there is a card and its driver
     "NVIDIA": (Path("/dev/nvidiactl"), Path("/dev/dxg")),
@@ -146,14 +147,14 @@ def _last(output: str) -> str:
 
 def device_compilers() -> Iterator[Check]:
     """The compilers for GPUs. None is needed where there is no GPU."""
-    for vendor, finder in (("NVIDIA", cuda), ("AMD", rocm)):
-        found = [*finder.installed()]
+    installed = {"NVIDIA": [*cuda.installed()], "AMD": [*rocm.installed()]}
+    for vendor, found in installed.items():
         for each in found:
             place = each.command[-1 if each.kind in ("nvrtc", "hiprtc") else 0]  # the library, or the program
             yield Check(f"compiler for {vendor}", OK, f"{each} ({place})")
         if not found:
             yield Check(f"compiler for {vendor}", OK, "none; only a GPU needs one")
-    nvcc = [Path(each.command[0]).parent for each in cuda.installed() if each.kind == "nvcc"]
+    nvcc = [Path(each.command[0]).parent for each in installed["NVIDIA"] if each.kind == "nvcc"]
     path = os.pathsep.join([os.environ.get("PATH", ""), *map(str, nvcc)])
     if ptxas := shutil.which("ptxas", path=path):
         version = re.search(r"\bV(\d[\w.]*)", command.answer([ptxas, "--version"]))
@@ -211,7 +212,7 @@ def variables() -> Iterator[Check]:
     count = 0
     for name in sorted(os.environ):
         value = os.environ[name]
-        if not name.startswith("JAX_COCKTAIL_"):
+        if not name.startswith(PREFIX):
             continue
         count += 1
         if name in options:
@@ -224,8 +225,9 @@ def variables() -> Iterator[Check]:
         elif name in VARIABLES:
             yield Check(name, OK, value)
         else:
-            near = difflib.get_close_matches(name, [*options, *VARIABLES], 1)
-            remedy = f"{near[0]}, or unset it" if near else "unset it"
+            known = {each.removeprefix(PREFIX): each for each in (*options, *VARIABLES)}
+            near = difflib.get_close_matches(name.removeprefix(PREFIX), known, 1)
+            remedy = f"{known[near[0]]}, or unset it" if near else "unset it"
             yield Check(name, WARNING, "no such option; it does nothing", remedy)
     if not count:
         yield Check("variables", OK, "no JAX_COCKTAIL_... is set")

@@ -45,6 +45,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--save", type=Path, metavar="FILE", help=f"write the report to a file ({', '.join(_SUFFIXES)})"
     )
     command.add_argument(
+        "--force",
+        choices=("cocktail", "stock"),
+        help="report and trace this program, whichever is faster",
+    )
+    command.add_argument(
         "--stock", action="store_true", help="count what stock XLA makes of each region, too"
     )
     command.add_argument("--trace", action="store_true", help="make the call, and print where its time goes")

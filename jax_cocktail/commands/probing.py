@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 300.0
-_MODULE = "jax_cocktail.commands.probe"
+COMMAND = ("-m", "jax_cocktail.commands.probe")
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Warning|Interrupt|Exit)\b")  # the end of a traceback
 
 
@@ -31,7 +31,7 @@ def probe(seconds: float = SECONDS) -> Probe:
     path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", _MODULE],
+            [sys.executable, *COMMAND],
             env={**os.environ, "PYTHONPATH": path},
             capture_output=True,
             text=True,
