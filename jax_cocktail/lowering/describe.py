@@ -52,7 +52,7 @@ def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         waits=barriers_per_call(emitted.program),
         loaded_bytes=moved.loaded,
         stored_bytes=moved.stored,
-        flops=total(emitted.program.entry.body).flops,
+        flops=float(total(emitted.program.entry.body).flops),
         barriers=tuple(
             (loop.trip_count, str(loop.source), waits)
             for loop, waits in barriers_per_iteration(emitted.program)
