@@ -107,7 +107,8 @@ class Chart(Picture):
         for px, py in ((x, y), (x2, y2)):
             self.line(px - across, py - along, px + across, py + along, INK, 1.4)
 
-    def svg(self) -> str:
+    def image(self) -> str:
+        """The SVG text."""
         height = self.height + 8
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} {height:g}"'
@@ -199,7 +200,7 @@ def bar_chart(label: str, axis: Axis, rows: Sequence[Bars], series: Sequence[str
         y += 11
     chart.line(x(1.0), top, x(1.0), top + tall, INK, 1.4)
     chart.words((left + right) / 2, top + tall + 38, axis.label, fill=FAINT, anchor="middle")
-    return chart.svg()
+    return chart.image()
 
 
 def plot(
@@ -232,7 +233,7 @@ def plot(
             chart.noted(point.note, _mark(px, py, each))
             if point.label:
                 chart.words(px + 8, py + 4, point.label)
-    return chart.svg()
+    return chart.image()
 
 
 def _mark(x: float, y: float, series: Series) -> str:
