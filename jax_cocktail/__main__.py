@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,7 @@ COMMANDS = {
     "cache": "Show, check or empty the folder of built programs, plans and decisions.",
     "doctor": "Check what jax_cocktail needs on this machine, and say how to mend what is broken.",
 }
-_INTERRUPTED = 130  # as shells say it
+_INTERRUPTED, _BROKEN_PIPE = 130, 141  # as shells say it
 
 
 def run() -> None:
@@ -47,12 +48,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(options: argparse.Namespace) -> int:
     """Runs a command and returns its exit status: 2 if it cannot do what it was asked for."""
     try:
-        return int(_module(options.command).main(options))
+        status = int(_module(options.command).main(options))
+        sys.stdout.flush()
+        return status
     except Problem as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except BrokenPipeError:  # the reader has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
+        return _BROKEN_PIPE
 
 
 def _module(command: str) -> Any:

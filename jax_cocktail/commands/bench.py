@@ -25,6 +25,7 @@ from jax_cocktail.commands.progress import Bar, line
 from jax_cocktail.commands.result import Ceilings, Curve, Result, Row, Step, Timing
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import gpu_call
+from jax_cocktail.lowering.stopwatch import Watch
 from jax_cocktail.models import MODELS, RECURSIVE, Model, ceilings
 from jax_cocktail.models.compare import COCKTAIL, STEPS, Comparison, compare
 from jax_cocktail.models.measure import interleaved_samples
@@ -273,12 +274,13 @@ def _ceilings(small: bool) -> Ceilings | None:
     if (platform := _platform()) != "cpu":
         spec = gpu_call.spec_of("", platform)
         return None if spec is None else Ceilings(spec.flops, {"memory": spec.memory_rate}, "data sheet")
+    watch = Watch()
     try:
         found = ceilings.measure(samples=2 if small else ceilings.SAMPLES)
     except BuildError:
         return None
     levels = {"L2 cache": found.l2, "L3 cache": found.l3, "memory": found.memory}
-    return Ceilings(found.flops, levels, "measured")
+    return Ceilings(found.flops, levels, "measured", watch.others())
 
 
 def _writable(*paths: Path | None) -> None:

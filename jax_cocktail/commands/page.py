@@ -135,6 +135,11 @@ def _roofline(rows: Sequence[Row], machine: Ceilings | None) -> Iterator[str]:
         " may move other bytes. A program far below all lines waits for something else: barriers, chains of"
         " small operations, one core.</p>"
     )
+    if machine.others >= result.BUSY:
+        yield (
+            f"<p>The rates are too low: other processes held {machine.others:.0%} of the cores while they were"
+            " measured.</p>"
+        )
     wide = [row.flops / row.bytes for row in known]
     rates = [row.flops / time.median.middle for row in known for time in (row.ours, row.stock)]
     knees = [machine.flops / rate for rate in machine.levels.values()]

@@ -96,11 +96,13 @@ class Curve:
 @dataclass(frozen=True, slots=True)
 class Ceilings:
     """The rates of the machine that no program exceeds: `flops` per second, and bytes per second from each
-    level of its memory. `source`: ``"measured"`` or ``"data sheet"``."""
+    level of its memory. `source`: ``"measured"`` or ``"data sheet"``; `others`: the fraction of the cores
+    that other processes held meanwhile."""
 
     flops: float
     levels: dict[str, float]
     source: str
+    others: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,6 +213,13 @@ def test_the_page_has_everything_and_needs_nothing() -> None:
     assert "prefers-color-scheme: dark" in text
 
 
+def test_the_page_says_if_the_rates_are_too_low() -> None:
+    rates = Ceilings(1e11, {"memory": 2e10}, "measured")
+    said = "The rates are too low: other processes held 30% of the cores"
+    assert said in page.page(bench(row(), ceilings=dataclasses.replace(rates, others=0.3)))
+    assert said[:22] not in page.page(bench(row(), ceilings=rates))
+
+
 def test_the_page_leaves_out_what_is_not_known() -> None:
     text = page.page(bench(row(flops=0.0), ceilings=None, curves=()))
     assert "Roofline" not in text and "Scaling" not in text and text.count("<svg") == 1

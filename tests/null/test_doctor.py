@@ -13,6 +13,7 @@ from jax_cocktail import cache
 from jax_cocktail.commands import checks, doctor, machine, probing
 from jax_cocktail.commands.checks import OK, PROBLEM, WARNING, Check
 from jax_cocktail.commands.probing import Probe
+from tests.process import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +29,14 @@ def write(root: Path, **texts: str) -> Path:
 
 def states(found: list[Check]) -> dict[str, str]:
     return {check.name: check.state for check in found}
+
+
+def test_jax_is_not_needed() -> None:
+    names = ("checks", "compare", "doctor", "page", "result")
+    python(
+        "import sys; sys.modules['jax'] = None\n"
+        + "".join(f"import jax_cocktail.commands.{n}\n" for n in names)
+    )
 
 
 # ---- the machine -------------------------------------------------------------------------------------------
