@@ -288,7 +288,10 @@ def _writable(*paths: Path | None) -> None:
     for path in filter(None, paths):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            existed = path.exists()
             with path.open("a", encoding="utf-8"):
                 pass
+            if not existed:
+                path.unlink()
         except OSError as error:
             raise Problem(f"{path} cannot be written ({error.strerror})", "another file") from error

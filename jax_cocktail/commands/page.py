@@ -137,8 +137,8 @@ def _roofline(rows: Sequence[Row], machine: Ceilings | None) -> Iterator[str]:
     )
     if machine.others >= result.BUSY:
         yield (
-            f"<p>The rates are too low: other processes held {machine.others:.0%} of the cores while they were"
-            " measured.</p>"
+            f"<p>The rates are too low: other processes held {machine.others:.0%} of the cores while they"
+            " were measured.</p>"
         )
     wide = [row.flops / row.bytes for row in known]
     rates = [row.flops / time.median.middle for row in known for time in (row.ours, row.stock)]
