@@ -14,12 +14,7 @@ from xml.sax.saxutils import escape, quoteattr
 from jax_cocktail.svg import FONT, Picture
 
 INK, FAINT, LINE = "var(--ink, #1f2933)", "var(--faint, #52606d)", "var(--line, #cbd2d9)"
-COLORS = (
-    "var(--first, #2563eb)",
-    "var(--second, #c2410c)",
-    "var(--third, #0f766e)",
-    "var(--fourth, #7e22ce)",
-)
+COLORS = ("var(--first, #2563eb)", "var(--second, #c2410c)", "var(--third, #0f766e)")
 GROUND = "var(--ground, #ffffff)"
 CAP = 3.5  # half of the length of the end of an error bar
 _CHARACTER = 6.6  # width of a character of 12 units, at most on average
@@ -173,14 +168,16 @@ def linear_axis(label: str, high: float) -> Axis:
 # ---- charts ------------------------------------------------------------------------------------------------
 
 
-def bar_chart(label: str, axis: Axis, rows: Sequence[Bars], series: Sequence[str], width: float = 760) -> str:
+def bar_chart(
+    label: str, axis: Axis, rows: Sequence[Bars], series: Sequence[tuple[str, str]], width: float = 760
+) -> str:
     """Horizontal bars of ratios: from 1 to the right what is larger, and to the left what is smaller, with
-    error bars and figures."""
+    error bars and figures. `series`: names and colours."""
     chart = Chart(width, label)
     left = 16 + _CHARACTER * max((len(row.label) for row in rows), default=0)
     right, each = width - 56, 17.0
     x = _Scale(axis, left, right)
-    _legend(chart, left, 18, [(name, color, "") for name, color in zip(series, COLORS, strict=False)])
+    _legend(chart, left, 18, [(name, color, "") for name, color in series])
     top, tall = 34.0, len(rows) * (each * len(series) + 11)
     for tick, text in axis.ticks:
         chart.line(x(tick), top, x(tick), top + tall, LINE)
@@ -188,7 +185,7 @@ def bar_chart(label: str, axis: Axis, rows: Sequence[Bars], series: Sequence[str
     y = top + 6
     for row in rows:
         chart.words(left - 8, y + each * len(series) / 2 + 4, row.label, anchor="end")
-        for value, color, name in zip(row.values, COLORS, series, strict=False):
+        for value, (name, color) in zip(row.values, series, strict=True):
             begin, end = sorted((x(1.0), x(value.middle)))
             note = f"{row.label}, {name}: {value.middle:.3g} ({value.low:.3g} to {value.high:.3g})"
             size = f'width="{max(end - begin, 1):.2f}" height="{each - 4:g}"'

@@ -11,11 +11,12 @@ from jax_cocktail.commands import result
 from jax_cocktail.commands.intervals import Interval
 from jax_cocktail.commands.result import Ceilings, Curve, Result, Row
 
+_OURS, _STOCK, _JIT = COLORS
 _STYLE = """
 :root { color-scheme: light dark; --ground: #ffffff; --ink: #1f2933; --faint: #52606d; --line: #d9dfe5;
-  --first: #2563eb; --second: #c2410c; --soft: #f3f5f7; --warn: #fef3c7; }
+  --first: #2563eb; --second: #c2410c; --third: #0f766e; --warn: #fef3c7; }
 @media (prefers-color-scheme: dark) { :root { --ground: #14181d; --ink: #e4e9ee; --faint: #a3b0bd;
-  --line: #36404a; --first: #6ea0ff; --second: #ff9a5c; --soft: #1d232a; --warn: #463a12; } }
+  --line: #36404a; --first: #6ea0ff; --second: #ff9a5c; --third: #45c4ae; --warn: #463a12; } }
 body { margin: 0 auto; max-width: 66rem; padding: 1.5rem; background: var(--ground); color: var(--ink);
   font: 16px/1.5 system-ui, "DejaVu Sans", Verdana, sans-serif; }
 h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.2rem; margin: 2.4rem 0 .4rem; }
@@ -75,7 +76,7 @@ def _speed(rows: Sequence[Row]) -> Iterator[str]:
     bars = [Bars(row.name, (_value(row.ratio), _value(row.auto_ratio))) for row in rows]
     ends = [end for bar in bars for value in bar.values for end in (value.low, value.high)]
     axis = charts.ratio_axis("time of stock XLA / time of ours", ends)
-    yield charts.bar_chart("Speed-up over stock XLA", axis, bars, ("ours", "jit"))
+    yield charts.bar_chart("Speed-up over stock XLA", axis, bars, (("ours", _OURS), ("jit", _JIT)))
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:
@@ -170,9 +171,9 @@ def _programs(rows: Sequence[Row]) -> Iterator[Series]:
         stock, ours = (Point(at, _exact(rate), "", note) for rate, note in zip(rates, notes, strict=True))
         first = number == 1
         yield Series("", (stock, ours), FAINT, shown=False, dash="1 3")
-        yield Series("stock XLA" if first else "", (stock,), COLORS[1], hollow=True)
+        yield Series("stock XLA" if first else "", (stock,), _STOCK, hollow=True)
         shown = Point(ours.x, ours.y, str(number), ours.note)
-        yield Series("ours" if first else "", (shown,), COLORS[0])
+        yield Series("ours" if first else "", (shown,), _OURS)
 
 
 def _exact(value: float) -> Value:
@@ -201,7 +202,7 @@ def _scaling(curves: Sequence[Curve]) -> Iterator[str]:
 
 def _curve(curve: Curve) -> str:
     series = []
-    for name, color, hollow in (("stock XLA", COLORS[1], True), ("ours", COLORS[0], False)):
+    for name, color, hollow in (("stock XLA", _STOCK, True), ("ours", _OURS, False)):
         times = [(step.at, step.ours if name == "ours" else step.stock) for step in curve.steps]
         points = tuple(
             Point(at, _value(time), "", f"{name}, {curve.axis} {at}: {charts.short(time.middle, 's')}")

@@ -45,7 +45,7 @@ def test_bars_go_from_1_in_the_right_direction() -> None:
         Bars("slow", (Value(0.5, 0.4, 0.6),)),
     ]
     root = ElementTree.fromstring(
-        charts.bar_chart("Speed", charts.ratio_axis("", (0.4, 5.0)), rows, ["ours"])
+        charts.bar_chart("Speed", charts.ratio_axis("", (0.4, 5.0)), rows, [("ours", "red")])
     )
     assert root.get("aria-label") == "Speed"
     fast, slow = ([float(rect.get(key)) for key in ("x", "width")] for rect in root.iter(f"{NAME}rect"))
