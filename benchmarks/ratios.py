@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import ceilings
-from ceilings import Ceilings
+from jax_cocktail.models import ceilings
+from jax_cocktail.models.ceilings import Ceilings
 
 LAYER = 4 * 256 * 1024  # bytes of a 256 x 1024 matrix, input or recurrent, of an LSTM layer
 HEADS = 4 * 12 * 64 * 64  # bytes of a 64 x 64 matrix for each of 12 heads

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import os
 import platform
@@ -61,6 +60,8 @@ STOCK_VARIANTS = {
 
 PROCESS_ROWS = (*(f"{name}/1" for name in MODELS), "tiny_conds")
 
+FIGURES = ("captured", "choice", "difference", "stock", "ours", "auto", "first_stock", "first_ours")
+
 CALLS = 2000
 
 
@@ -90,7 +91,7 @@ def compare_all(names: list[str], options: argparse.Namespace) -> Iterator[dict[
             f"{auto_ratio:8.2f}  {found.choice:8}  {found.difference:10.1e}",
             flush=True,
         )
-        row = dataclasses.asdict(found)
+        row = {name: getattr(found, name) for name in FIGURES}
         yield {"program": name, **row, "ratio": found.ratio, "auto_ratio": auto_ratio}
 
 

@@ -190,7 +190,7 @@ def resolve(explicit: Mapping[str, Any], scopes: tuple[Scope, ...] | None = None
     for option in REGISTRY:
         text = os.environ.get(option.variable)
         if text is not None:
-            values[option.name] = _parsed(option, text)
+            values[option.name] = parsed(option, text)
     for scope in SCOPES.values if scopes is None else scopes:
         values.update(scope)
     values.update(explicit)
@@ -246,8 +246,8 @@ def _checked(option: Option, value: Any, where: str) -> str | bool | int:
     raise TypeError(f"{where} must be a path, not {value!r}")
 
 
-def _parsed(option: Option, text: str) -> str | bool | int:
-    """The value of an environment variable."""
+def parsed(option: Option, text: str) -> str | bool | int:
+    """The value of an environment variable. Raises ValueError if it is not allowed."""
     value: str | bool | int = text
     if isinstance(option.default, bool):
         if text.lower() not in _TRUE | _FALSE:

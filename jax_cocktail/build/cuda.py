@@ -15,7 +15,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 from jax_cocktail.build import ptx
@@ -70,8 +69,19 @@ _INSTALL = "pip install 'jax_cocktail[cuda]' (nvcc, beside g++) or nvidia-cuda-n
 def find(arch: str = "") -> DeviceToolchain:
     """The CUDA compiler to use: nvcc on PATH, in $CUDA_HOME, in $CUDA_PATH or from wheels, else NVRTC from a
     wheel or the system. `arch`: an architecture that it must support. Raises BuildError if there is none."""
-    places = tuple(os.environ.get(name, "") for name in ("PATH", "CUDA_HOME", "CUDA_PATH", "NVCC_CCBIN"))
-    return _find_toolchain(arch, *places, package_folders("nvidia"), settings_of(_VARIABLES))
+    return _find_toolchain(arch, *_places(), package_folders("nvidia"), settings_of(_VARIABLES))
+
+
+def installed() -> Iterator[DeviceToolchain]:
+    """All compilers that run, in order of preference."""
+    return _candidates(*_places(), package_folders("nvidia"), settings_of(_VARIABLES))
+
+
+def _places() -> tuple[str, str, str, str]:
+    path, home, other_home, host = (
+        os.environ.get(name, "") for name in ("PATH", "CUDA_HOME", "CUDA_PATH", "NVCC_CCBIN")
+    )
+    return path, home, other_home, host
 
 
 @functools.lru_cache(maxsize=32)
@@ -84,28 +94,41 @@ def _find_toolchain(
     wheels: tuple[str, ...],
     settings: tuple[str, ...],
 ) -> DeviceToolchain:
-    homes = [Path(folder) for folder in (home, other_home) if folder]
     seen: list[DeviceToolchain] = []
-    host_arguments, host_version = _host_compiler(path, host)
-    programs = list(_nvcc_programs(path, homes, wheels))
-    candidates = chain(
-        (_nvcc(program, host_arguments, host_version, settings) for program in programs if host_version),
-        map(_nvrtc, _nvrtc_libraries(homes, wheels)),
-    )
-    for found in filter(None, candidates):
+    for found in _candidates(path, home, other_home, host, wheels, settings):
         if not arch or found.knows(arch):
             return found
         seen.append(found)
     if seen:
         raise unknown_arch(arch, seen[0], _INSTALL)
-    if programs and not host_version:
-        problem = f"{programs[0]} needs a C++ compiler, and none was found on PATH"
+    program = next(_nvcc_programs(path, _homes(home, other_home), wheels), None)
+    if program and not _host_compiler(path, host)[1]:
+        problem = f"{program} needs a C++ compiler, and none was found on PATH"
         raise BuildError(f"{problem}, and there is no NVRTC", "apt install g++, or set NVCC_CCBIN")
     raise BuildError(
         "no CUDA compiler was found (nvcc on PATH, in CUDA_HOME or CUDA_PATH, or from nvidia-cuda-nvcc;"
         " NVRTC from nvidia-cuda-nvrtc or the system)",
         _INSTALL,
     )
+
+
+def _candidates(
+    path: str,
+    home: str,
+    other_home: str,
+    host: str,
+    wheels: tuple[str, ...],
+    settings: tuple[str, ...],
+) -> Iterator[DeviceToolchain]:
+    """The compilers that run, in order of preference; each is asked when its turn comes."""
+    homes, (host_arguments, host_version) = _homes(home, other_home), _host_compiler(path, host)
+    programs = _nvcc_programs(path, homes, wheels) if host_version else ()
+    yield from filter(None, (_nvcc(each, host_arguments, host_version, settings) for each in programs))
+    yield from filter(None, map(_nvrtc, _nvrtc_libraries(homes, wheels)))
+
+
+def _homes(*folders: str) -> list[Path]:
+    return [Path(folder) for folder in folders if folder]
 
 
 def _host_compiler(path: str, chosen: str) -> tuple[tuple[str, ...], str]:

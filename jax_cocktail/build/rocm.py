@@ -61,8 +61,17 @@ def find(arch: str = "") -> DeviceToolchain:
     """The compiler to use: hipcc on PATH, in $ROCM_PATH, in $HIP_PATH or in ROCm's usual folder, else HIPRTC
     from there or the system, else the clang in the package ziglang, which lacks the functions of float64.
     `arch`: an architecture that it must support. Raises BuildError if there is none."""
-    places = tuple(os.environ.get(name, "") for name in ("PATH", "ROCM_PATH", "HIP_PATH"))
-    return _find_toolchain(arch, *places, str(cache_dir()), settings_of(_VARIABLES))
+    return _find_toolchain(arch, *_places(), str(cache_dir()), settings_of(_VARIABLES))
+
+
+def installed() -> Iterator[DeviceToolchain]:
+    """All compilers that run, in order of preference."""
+    return _candidates(*_places(), settings_of(_VARIABLES))
+
+
+def _places() -> tuple[str, str, str]:
+    path, home, other_home = (os.environ.get(name, "") for name in ("PATH", "ROCM_PATH", "HIP_PATH"))
+    return path, home, other_home
 
 
 @functools.lru_cache(maxsize=32)
@@ -70,14 +79,8 @@ def _find_toolchain(
     arch: str, path: str, home: str, other_home: str, cache_folder: str, settings: tuple[str, ...]
 ) -> DeviceToolchain:
     del cache_folder  # part of the key: zig stores its files there
-    homes = [*(Path(folder) for folder in (home, other_home) if folder), _USUAL]
     seen: list[DeviceToolchain] = []
-    candidates = chain(
-        (_hipcc(program, settings) for program in _hipcc_programs(path, homes)),
-        map(_hiprtc, _hiprtc_libraries(homes)),
-        (make() for make in (_freestanding,)),
-    )
-    for found in filter(None, candidates):
+    for found in _candidates(path, home, other_home, settings):
         if not arch or found.knows(arch):
             return found
         seen.append(found)
@@ -88,6 +91,19 @@ def _find_toolchain(
         " HIPRTC there or in the system; the package ziglang)",
         _INSTALL_ANY,
     )
+
+
+def _candidates(
+    path: str, home: str, other_home: str, settings: tuple[str, ...]
+) -> Iterator[DeviceToolchain]:
+    """The compilers that run, in order of preference; each is asked when its turn comes."""
+    homes = [*(Path(folder) for folder in (home, other_home) if folder), _USUAL]
+    candidates = chain(
+        (_hipcc(program, settings) for program in _hipcc_programs(path, homes)),
+        map(_hiprtc, _hiprtc_libraries(homes)),
+        (make() for make in (_freestanding,)),
+    )
+    return filter(None, candidates)
 
 
 def _hipcc_programs(path: str, homes: list[Path]) -> Iterator[str]:

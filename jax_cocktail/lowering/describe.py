@@ -13,6 +13,7 @@ from jax_cocktail.compiler import Artifact, Emitted
 from jax_cocktail.config import VERSION
 from jax_cocktail.cost.hlo import Module
 from jax_cocktail.cost.price import barriers_per_call, barriers_per_iteration, moved_per_call
+from jax_cocktail.cost.work import total
 from jax_cocktail.lowering import custom_call, decisions
 from jax_cocktail.lowering.capture import MEMORY_BOUND_SUBGRAPH, Region
 from jax_cocktail.lowering.state import STATE, Mark, alone
@@ -60,6 +61,7 @@ def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         waits=barriers_per_call(emitted.program),
         loaded_bytes=moved.loaded,
         stored_bytes=moved.stored,
+        flops=float(total(emitted.program.entry.body).flops),
         barriers=tuple(
             (None if loop.trip_count is None else int(loop.trip_count), str(loop.source), waits)
             for loop, waits in barriers_per_iteration(emitted.program)

@@ -97,7 +97,7 @@ def race(runs: Sequence[Run], effort: Effort = QUICK) -> Times:
     Raises:
       CallFails: the first run (stock XLA) fails, or another one reports a failure of the program itself.
     """
-    watch = _Watch()
+    watch = Watch()
     watch.look_inside()
     best: list[list[float]] = [[] for _ in runs]
     racing = list(range(len(runs)))
@@ -134,7 +134,7 @@ def _turn(run: Run) -> float:
     return least
 
 
-def _enough(effort: Effort, rounds: int, watch: _Watch) -> bool:
+def _enough(effort: Effort, rounds: int, watch: Watch) -> bool:
     """True to stop. Slow programs get a few rounds beyond the budget, unless a round takes very long."""
     seconds = watch.seconds()
     if rounds < effort.fewest_rounds:
@@ -146,12 +146,12 @@ def _enough(effort: Effort, rounds: int, watch: _Watch) -> bool:
 
 def idle() -> bool:
     """True if other processes leave our cores alone now. Takes a tenth of a second."""
-    watch = _Watch()
+    watch = Watch()
     time.sleep(LOOK_SECONDS)
     return watch.others() < BUSY
 
 
-class _Watch:
+class Watch:
     """Measures wall time, and the load on our cores: of other processes, from the kernel's accounts, and of
     the user's program."""
 

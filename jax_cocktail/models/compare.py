@@ -10,7 +10,8 @@ from typing import Any
 import jax
 
 from jax_cocktail import api
-from jax_cocktail.models.measure import interleaved_times, largest_difference
+from jax_cocktail.models.measure import Timed, interleaved_samples, largest_difference
+from jax_cocktail.report import Report
 
 NOW = {"compile": "now"}  # no call is timed while a compiler works beside it
 COCKTAIL = {**NOW, "force": "cocktail"}
@@ -26,7 +27,10 @@ class Comparison:
       choice: the choice of ``jax_cocktail.jit`` without options.
       difference: the largest difference between our results and stock XLA's (see ``largest_difference``).
       stock, ours, auto: the median time of a call under stock XLA, with our calls forced, and without
-      options. first_stock, first_ours: the time of the first call, compilation included.
+      options. first_stock, first_ours, first_auto: the time of the first call, compilation included; that of
+      auto has our programs from the cache.
+      timed: the times of all calls under stock XLA, of ours and of auto.
+      report: what `explain` says of the function.
     """
 
     captured: str
@@ -37,6 +41,9 @@ class Comparison:
     auto: float
     first_stock: float
     first_ours: float
+    first_auto: float
+    timed: Timed
+    report: Report
 
     @property
     def ratio(self) -> float:
@@ -49,11 +56,13 @@ def compare(
     arguments: tuple[Any, ...],
     *,
     seconds: float = 2.0,
+    patience: float = 1.0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
     """Runs and times ``function(*arguments)`` in the three ways, in turn, for about ``seconds``.
 
     Args:
+      patience: see `interleaved_samples`.
       progress: called with each of `STEPS` before the step begins.
     """
     stock, ours, auto = jax.jit(function), api.jit(function, options=COCKTAIL), api.jit(function, options=NOW)
@@ -62,11 +71,12 @@ def compare(
     progress(STEPS[1])
     result, first_ours = _first_call(ours, arguments)
     progress(STEPS[2])
-    _first_call(auto, arguments)
+    _, first_auto = _first_call(auto, arguments)
     report = api.explain(function)(*arguments)
     progress(STEPS[3])
     runs = [lambda f=f: f(*arguments) for f in (stock, ours, auto)]
-    times = interleaved_times(runs, seconds=seconds)
+    timed = interleaved_samples(runs, seconds=seconds, patience=patience)
+    times = timed.medians
     return Comparison(
         captured=f"{len(report.captured)} of {len(report.captured) + len(report.left)}",
         choice=report.choice,
@@ -76,6 +86,9 @@ def compare(
         auto=times[2],
         first_stock=first_stock,
         first_ours=first_ours,
+        first_auto=first_auto,
+        timed=timed,
+        report=report,
     )
 
 

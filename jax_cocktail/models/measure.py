@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+
+from jax_cocktail.lowering.stopwatch import BUSY, Watch
 
 
 def largest_difference(left: Any, right: Any) -> float:
@@ -28,24 +31,60 @@ def largest_difference(left: Any, right: Any) -> float:
     return worst
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The times of functions that ran in turn.
+
+    Attributes:
+      samples: the seconds of each function in every round.
+      others: the fraction of our cores that other processes held meanwhile.
+    """
+
+    samples: tuple[tuple[float, ...], ...]
+    others: float
+
+    @property
+    def medians(self) -> tuple[float, ...]:
+        """The median seconds of each function."""
+        return tuple(float(np.median(times)) for times in self.samples)
+
+
 def interleaved_times(
     functions: Sequence[Callable[[], Any]], *, seconds: float = 2.0, least: int = 5, most: int = 400
 ) -> tuple[float, ...]:
-    """The median seconds of each function. They run in turn, so a drift of the machine affects all of them.
+    """The median seconds of each function, see `interleaved_samples`."""
+    return interleaved_samples(functions, seconds=seconds, least=least, most=most).medians
+
+
+def interleaved_samples(
+    functions: Sequence[Callable[[], Any]],
+    *,
+    seconds: float = 2.0,
+    least: int = 5,
+    most: int = 400,
+    patience: float = 1.0,
+) -> Timed:
+    """Times functions that run in turn, so that a drift of the machine affects all of them.
 
     Args:
       functions: closures that start the work and return arrays to wait for.
       seconds: the time to spend in total, with at least ``least`` and at most ``most`` rounds.
+      patience: the time is longer by this factor while other processes hold the cores.
     """
     samples: list[list[float]] = [[] for _ in functions]
     for function in functions:
         jax.block_until_ready(function())
-    end = time.perf_counter() + seconds
-    while len(samples[0]) < least or (time.perf_counter() < end and len(samples[0]) < most):
-        turn = len(samples[0])
+    watch = Watch()
+    while (turn := len(samples[0])) < least or (turn < most and _goes_on(watch, seconds, patience)):
         for k in range(len(functions)):
             which = (k + turn) % len(functions)
             start = time.perf_counter()
             jax.block_until_ready(functions[which]())
             samples[which].append(time.perf_counter() - start)
-    return tuple(float(np.median(times)) for times in samples)
+    return Timed(tuple(map(tuple, samples)), watch.others())
+
+
+def _goes_on(watch: Watch, seconds: float, patience: float) -> bool:
+    if watch.seconds() < seconds:
+        return True
+    return watch.seconds() < seconds * patience and watch.others() >= BUSY

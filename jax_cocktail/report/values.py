@@ -146,6 +146,7 @@ class Captured:
         iterations, and a branch with its worst side.
       loaded_bytes, stored_bytes: what all units together load and store in one call, as predicted; of a
         branch the mean over its sides.
+      flops: the floating-point operations of one call, as predicted; a function such as `tanh` has several.
       edges: the values that pass from operator to operator, those that save most first.
       stock: what stock XLA makes of the region; None unless asked for.
       fired: the passes that changed the program.
@@ -176,6 +177,7 @@ class Captured:
     waits: float = 0.0
     loaded_bytes: float = 0.0
     stored_bytes: float = 0.0
+    flops: float = 0.0
     edges: tuple[Edge, ...] = ()
     stock: Stock | None = None
     memory: tuple[Memory, ...] = ()

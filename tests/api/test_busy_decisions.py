@@ -118,7 +118,7 @@ def test_a_busy_machine_is_measured_again_by_a_later_process(measured, monkeypat
 
 def test_an_idle_machine_is_recognised(monkeypatch):
     for others in (0.0, 0.5):
-        monkeypatch.setattr(stopwatch._Watch, "others", lambda self, others=others: others)
+        monkeypatch.setattr(stopwatch.Watch, "others", lambda self, others=others: others)
         assert stopwatch.idle() == (others == 0.0)
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import ceilings
 from jax_cocktail import cache, files
 from jax_cocktail.build import features, job, library
 from jax_cocktail.build import host as build
 from jax_cocktail.errors import BuildError, CocktailWarning
+from jax_cocktail.models import ceilings
 
 SOURCE = """#include "cocktail_base.h"
 CK_EXPORT int ck_program(const void* const*, void* const*, u8*, CkUnit*) { return %d; }

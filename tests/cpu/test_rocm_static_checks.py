@@ -22,7 +22,11 @@ from tests.cpu.static_checks import planned
 # Where an architecture makes a difference: matrix instructions, waves, copies, exchange between blocks.
 ELSEWHERE = ("nasrnn/1", "attention/1", "rae/1", "vmapped_while")
 SHORT_MODELS = ("nasrnn/1", "attention/1", "seq2seq/1", "blockdrop/1", "rae/1")
-FRAMES = {"lstm/1": 16, "blockdrop/1": 16, "skipnet/1": 24}  # bytes of a call of an outlined function, by hipcc
+FRAMES = {
+    "lstm/1": 16,
+    "blockdrop/1": 16,
+    "skipnet/1": 24,
+}  # bytes of a call of an outlined function, by hipcc
 LONG = ("skipnet/1", "rae_recursive/1", "lstm/1", "lstm/64", "seq2seq/64", "lstm_gradient", "gru_gradient")
 CASES = [
     *(("gfx942", row) for row in ROWS if row not in LONG),

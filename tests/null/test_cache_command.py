@@ -133,3 +133,18 @@ def test_verify_finds_what_was_tampered_with(root: Path) -> None:
 
 def test_a_wrong_word(root: Path) -> None:
     assert run("wash")[0] != 0 and run()[0] != 0
+
+
+def test_a_reader_that_ends_early(root: Path) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", NO_JAX, "cache", "info"],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (141, "")

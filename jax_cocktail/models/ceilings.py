@@ -99,16 +99,21 @@ def loops() -> ctypes.CDLL:
     return library
 
 
-def measure() -> Ceilings:
-    """Measures each rate as the best of a few samples."""
+def measure(samples: int = SAMPLES) -> Ceilings:
+    """Measures each rate as the best of a few samples. Raises BuildError."""
     library = loops()
     cores = len(os.sched_getaffinity(0))
     l2, l3 = cache_bytes(2, 1 << 20), cache_bytes(3, 16 << 20)
     sizes = (l2 // 2, max(l3 // (4 * cores), 2 * l2), 4 * l3 // cores)
-    reads = [
-        _rate(lambda n, data: library.ck_read(data.ctypes.data, data.nbytes, n), cores, s) for s in sizes
-    ]
-    flops = [_rate(lambda n, _: library.ck_multiply_add(n), number, 0) for number in (1, cores)]
+
+    def read(rounds: int, data: np.ndarray) -> int:
+        return int(library.ck_read(data.ctypes.data, data.nbytes, rounds))
+
+    def multiply(rounds: int, data: np.ndarray) -> int:
+        return int(library.ck_multiply_add(rounds))
+
+    reads = [_rate(read, cores, size, samples) for size in sizes]
+    flops = [_rate(multiply, number, 0, samples) for number in (1, cores)]
     return Ceilings(*flops, *reads)
 
 
@@ -123,7 +128,7 @@ def cache_bytes(level: int, otherwise: int) -> int:
     return otherwise
 
 
-def _rate(work: Callable[[int, np.ndarray], int], threads: int, size: int) -> float:
+def _rate(work: Callable[[int, np.ndarray], int], threads: int, size: int, samples: int) -> float:
     """Units of work per second of several threads together, each on `size` bytes of its own.
 
     work: executes a number of rounds and returns the amount of work done.
@@ -140,7 +145,7 @@ def _rate(work: Callable[[int, np.ndarray], int], threads: int, size: int) -> fl
     rounds = max(math.ceil(rounds * SECONDS / seconds), 1)
     best = 0.0
     with ThreadPoolExecutor(threads) as pool:
-        for _ in range(SAMPLES):
+        for _ in range(samples):
             start = time.perf_counter()
             done = sum(pool.map(lambda data: work(rounds, data), arrays))
             best = max(best, done / (time.perf_counter() - start))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from jax_cocktail import cache, config
 
-ABOUT = "Show, check or empty the folder of built programs, plans and decisions."
 _SOURCES = (  # name of a text in a source, and what it is the source of
     ("ck_cpu_instantiate", "runtime library"),
     ("ck_gpu_initialize", "GPU handlers"),
@@ -87,15 +86,28 @@ def _verify(remove: bool) -> int:
     count = left = 0
     for item in _items():
         count += 1
-        try:
-            item.examine()
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        if reason := _damage(item):
             removed = remove and _removed(item.path)
             left += not removed
-            reason = str(error) if isinstance(error, OSError | ValueError) else "it is not complete"
             print(f"{item.kind} {item.name:.24}: {reason}{'; removed' if removed else ''}")
     print(f"{count} entries and records, {left} of them damaged")
     return 1 if left else 0
+
+
+def counts() -> tuple[int, int, int]:
+    """The number of entries and records, that of damaged ones, and the bytes of the programs."""
+    items = [*_items()]
+    size = sum(item.size for item in items if item.path.is_dir())
+    return len(items), sum(1 for item in items if _damage(item)), size
+
+
+def _damage(item: _Item) -> str:
+    """Why an entry or record does not count, or ""."""
+    try:
+        item.examine()
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        return str(error) if isinstance(error, OSError | ValueError) else "it is not complete"
+    return ""
 
 
 def _removed(path: Path) -> bool:

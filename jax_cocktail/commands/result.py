@@ -1,0 +1,198 @@
+"""The result of `bench` as values, and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jax_cocktail.commands.intervals import Interval
+from jax_cocktail.commands.machine import Machine
+from jax_cocktail.commands.problem import Problem
+
+BUSY = 0.1  # results mention other processes from this fraction of the cores upwards
+SCHEMA = "jax_cocktail bench 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Times of one program, in seconds: the median of a call with its interval, the quartiles of all calls,
+    and the first call, compilation included."""
+
+    median: Interval
+    quartiles: tuple[float, float]
+    first: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A model under stock XLA, under jax_cocktail with our program forced, and as `jit` chooses.
+
+    Attributes:
+      model, batch: which it is; description: for people.
+      captured: ``"k of n"`` loops and branches became custom calls.
+      choice: ``"cocktail"`` or ``"stock"``, what `jit` uses.
+      difference, tolerance: of the results to those of stock XLA: the largest, and what is accepted.
+      stock, ours, auto: their times.
+      ratio, auto_ratio: the time of stock XLA over that of ours, and over that of `jit`.
+      rounds: how often each was called.
+      others: the fraction of our cores that other processes held meanwhile.
+      units: threads or thread blocks of our program, the most of its custom calls.
+      flops, bytes: of the custom calls of one call, as predicted: operations; loads and stores.
+    """
+
+    model: str
+    batch: int
+    description: str
+    captured: str
+    choice: str
+    difference: float
+    tolerance: float
+    stock: Timing
+    ours: Timing
+    auto: Timing
+    ratio: Interval
+    auto_ratio: Interval
+    rounds: int
+    others: float
+    units: int
+    flops: float
+    bytes: float
+
+    @property
+    def name(self) -> str:
+        """Its name in tables."""
+        return f"{self.model}/{self.batch}"
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the results differ from those of stock XLA by more than is accepted."""
+        return not self.difference <= self.tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A point of a curve: a batch size or a number of units, and seconds per call."""
+
+    at: int
+    stock: Interval
+    ours: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """How a model scales. `axis`: ``"batch"`` or ``"units"``."""
+
+    model: str
+    axis: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """The rates of the machine that no program exceeds: `flops` per second, and bytes per second from each
+    level of its memory. `source`: ``"measured"`` or ``"data sheet"``; `others`: the fraction of the cores
+    that other processes held meanwhile."""
+
+    flops: float
+    levels: dict[str, float]
+    source: str
+    others: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run of `bench` found.
+
+    Attributes:
+      made: when, in ISO 8601.
+      versions: of jax, jaxlib, jax_cocktail, Python, NumPy and compilers.
+      devices: what jax computes on, with the platform.
+      settings: of the run.
+    """
+
+    made: str
+    versions: dict[str, str]
+    machine: Machine
+    devices: tuple[str, ...]
+    settings: dict[str, str]
+    rows: tuple[Row, ...]
+    curves: tuple[Curve, ...] = ()
+    ceilings: Ceilings | None = None
+    schema: str = field(default=SCHEMA)
+
+
+def remarks(found: Result) -> Iterator[str]:
+    """What to think of when reading the figures, a sentence each."""
+    busy = [row for row in found.rows if row.others >= BUSY]
+    if busy:
+        most = max(row.others for row in busy)
+        yield (
+            f"The machine was busy: other processes held up to {most:.0%} of the cores during {len(busy)} of"
+            f" {len(found.rows)} rows. Programs on several cores suffer most. Measure again when it is idle."
+        )
+    if found.settings["sizes"] == "small":
+        yield "These are tiny models: a check that all works, not a benchmark."
+
+
+def to_json(result: Result) -> str:
+    """The text of a file."""
+    return json.dumps(dataclasses.asdict(result), indent=1) + "\n"
+
+
+def read(path: Path) -> Result:
+    """The result in a file. Raises Problem if there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Problem(f"{path} cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise Problem(f"{path} is not JSON ({error})", "a file that bench --json has written") from error
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if schema != SCHEMA:
+        remedy = "a file that bench --json of this version has written"
+        raise Problem(f"{path} has the schema {schema!r}, not {SCHEMA!r}", remedy)
+    try:
+        result: Result = _made(Result, found, "")
+    except ValueError as error:
+        raise Problem(f"{path} is no result of bench: {error}", "make it again with bench --json") from error
+    return result
+
+
+def _made(kind: Any, data: Any, where: str) -> Any:
+    """A value of a type from JSON. Raises ValueError, which says where it does not fit."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:  # X | None
+        return None if data is None else _made(inner[0], data, where)
+    if dataclasses.is_dataclass(kind):
+        return _fields(kind, data, where)
+    if origin is tuple and isinstance(data, list):
+        kinds = inner[:1] * len(data) if inner[-1] is Ellipsis else inner
+        if len(kinds) == len(data):
+            return tuple(
+                _made(each, item, f"{where}[{n}]")
+                for n, (each, item) in enumerate(zip(kinds, data, strict=True))
+            )
+    elif origin is dict and isinstance(data, dict):
+        return {str(name): _made(inner[1], item, f"{where}.{name}") for name, item in data.items()}
+    elif kind is float and isinstance(data, int | float) and not isinstance(data, bool):
+        return float(data)
+    elif origin is None and type(data) is kind:
+        return data
+    raise ValueError(f"{where} is {data!r:.40}")
+
+
+def _fields(kind: Any, data: Any, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise ValueError(f"{where} is no object")
+    hints = typing.get_type_hints(kind)
+    names = [each.name for each in dataclasses.fields(kind)]
+    missing = [name for name in names if name not in data]
+    if missing:
+        raise ValueError(f"{where or 'it'} has no {missing[0]}")
+    return kind(**{name: _made(hints[name], data[name], f"{where}.{name}".lstrip(".")) for name in names})
