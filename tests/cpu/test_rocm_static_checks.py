@@ -26,7 +26,7 @@ FRAMES = {
     "lstm/1": 16,
     "blockdrop/1": 16,
     "skipnet/1": 24,
-}  # bytes of a call of an outlined function, by hipcc
+}  # bytes of the frame of a call, by hipcc
 LONG = ("skipnet/1", "rae_recursive/1", "lstm/1", "lstm/64", "seq2seq/64", "lstm_gradient", "gru_gradient")
 CASES = [
     *(("gfx942", row) for row in ROWS if row not in LONG),
