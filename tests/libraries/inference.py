@@ -21,7 +21,7 @@ def _chain(step: Any, state: Any, key: jax.Array, length: int) -> Any:
     return lax.scan(lambda state, key: (step(key, state)[0], None), state, jax.random.split(key, length))[0]
 
 
-@program("blackjax", tolerance=1e-2)
+@program("blackjax", loops=1, tolerance=1e-2)
 def blackjax_hmc() -> Made:
     import blackjax
 
@@ -32,7 +32,7 @@ def blackjax_hmc() -> Made:
     return sample, jax.random.key(0), jnp.ones(3)
 
 
-@program("blackjax", tolerance=1e-2)
+@program("blackjax", loops=1, tolerance=1e-2)
 def blackjax_nuts() -> Made:
     import blackjax
 
@@ -43,7 +43,41 @@ def blackjax_nuts() -> Made:
     return sample, jax.random.key(0), jnp.ones(3)
 
 
-@program("numpyro", tolerance=1e-2)
+@program("blackjax", loops=1, tolerance=1e-2)
+def blackjax_mala_under_vmap() -> Made:
+    import blackjax
+
+    def sample(key: jax.Array, x: jax.Array) -> jax.Array:
+        kernel = blackjax.mala(_log_density, 0.2)
+        return _chain(kernel.step, kernel.init(x), key, 10).position
+
+    return jax.vmap(sample), jax.random.split(jax.random.key(0), 4), jnp.ones((4, 3))
+
+
+@program("blackjax", loops=1, tolerance=1e-2)
+def blackjax_window_adaptation() -> Made:
+    import blackjax
+
+    def adapted(key: jax.Array, x: jax.Array) -> jax.Array:
+        warmup = blackjax.window_adaptation(blackjax.hmc, _log_density, num_integration_steps=3)
+        (_, parameters), _ = warmup.run(key, x, 20)
+        return parameters["step_size"]
+
+    return adapted, jax.random.key(0), jnp.ones(3)
+
+
+@program("blackjax", loops=1, tolerance=1e-2)
+def blackjax_elliptical_slice() -> Made:
+    import blackjax
+
+    def sample(key: jax.Array, x: jax.Array) -> jax.Array:
+        kernel = blackjax.elliptical_slice(_log_density, mean=jnp.zeros(3), cov=jnp.eye(3))
+        return _chain(kernel.step, kernel.init(x), key, 10).position
+
+    return sample, jax.random.key(0), jnp.ones(3)
+
+
+@program("numpyro", loops=1, tolerance=1e-2)
 def numpyro_nuts() -> Made:
     import numpyro
     from numpyro import distributions, infer
@@ -63,7 +97,47 @@ def numpyro_nuts() -> Made:
     return sample, start
 
 
-@program("numpyro")
+@program("numpyro", loops=1, in_ci=False)
+def numpyro_svi() -> Made:
+    import numpyro
+    from numpyro import distributions, infer
+
+    def model(y: jax.Array) -> None:
+        mean = numpyro.sample("mean", distributions.Normal(0.0, 2.0))
+        numpyro.sample("y", distributions.Normal(mean, 1.0), obs=y)
+
+    y = jax.random.normal(jax.random.key(1), (10,)) + 1
+    guide = infer.autoguide.AutoNormal(model)
+    svi = infer.SVI(model, guide, numpyro.optim.Adam(0.05), infer.Trace_ELBO())
+    start = svi.init(jax.random.PRNGKey(0), y)
+    return lambda state, y: lax.scan(lambda s, _: svi.update(s, y), state, length=15)[1], start, y
+
+
+@program("numpyro", loops=2)
+def numpyro_hmm_gradient() -> Made:
+    from numpyro import distributions, handlers, sample
+    from numpyro.contrib.control_flow import scan
+    from numpyro.infer.util import log_density
+
+    def model(y: jax.Array) -> None:
+        level = sample("level", distributions.Normal(0.0, 1.0))
+
+        def step(x: jax.Array, y: jax.Array) -> tuple[jax.Array, None]:
+            x = sample("x", distributions.Normal(0.9 * x + level, 0.3))
+            sample("y", distributions.Normal(x, 1.0), obs=y)
+            return x, None
+
+        scan(step, jnp.float32(0), y)
+
+    y = jax.random.normal(jax.random.key(0), (15,))
+
+    def density(values: dict[str, jax.Array]) -> jax.Array:
+        return log_density(handlers.seed(model, 0), (y,), {}, values)[0]
+
+    return jax.grad(density), {"level": jnp.float32(0.1), "x": 0.5 * y}
+
+
+@program("numpyro", loops=1)
 def numpyro_gamma_prior() -> Made:
     from numpyro import distributions
 
@@ -77,7 +151,7 @@ def numpyro_gamma_prior() -> Made:
     return walk, jax.random.PRNGKey(0)
 
 
-@program("dynamax")
+@program("dynamax", loops=3)
 def dynamax_hmm_smoother() -> Made:
     from dynamax.hidden_markov_model import hmm_smoother
 
@@ -89,7 +163,7 @@ def dynamax_hmm_smoother() -> Made:
     )
 
 
-@program("dynamax")
+@program("dynamax", loops=1)
 def dynamax_kalman_filter() -> Made:
     from dynamax.linear_gaussian_ssm import LinearGaussianSSM
 
@@ -99,7 +173,7 @@ def dynamax_kalman_filter() -> Made:
     return lambda y: model.filter(parameters, y).filtered_means, data
 
 
-@program("cuthbert")
+@program("cuthbert", loops=1)
 def cuthbert_kalman_filter() -> Made:
     from cuthbert import filter as run
     from cuthbert.gaussian import kalman
@@ -118,7 +192,7 @@ def cuthbert_kalman_filter() -> Made:
     return filtered, jax.random.normal(jax.random.key(0), (8, 2))
 
 
-@program("distrax")
+@program("distrax", loops=1)
 def distrax_hmm() -> Made:
     import distrax
 
@@ -133,7 +207,7 @@ def distrax_hmm() -> Made:
     return likelihood, jax.random.normal(jax.random.key(0), (20,))
 
 
-@program("evosax", tolerance=1e-2)
+@program("evosax", loops=1, tolerance=1e-2)
 def evosax_cma_es() -> Made:
     from evosax.algorithms import CMA_ES
 

@@ -11,7 +11,7 @@ from jax import lax
 from tests.libraries.table import Made, program
 
 
-@program("equinox")
+@program("equinox", loops=2)
 def equinox_gru() -> Made:
     import equinox
 
@@ -23,7 +23,7 @@ def equinox_gru() -> Made:
     return jax.grad(lambda xs: last(xs).sum()), jax.random.normal(jax.random.key(1), (10, 4))
 
 
-@program("equinox")
+@program("equinox", loops=2)
 def equinox_checkpointed_while() -> Made:
     from equinox.internal import while_loop
 
@@ -36,7 +36,7 @@ def equinox_checkpointed_while() -> Made:
     return jax.grad(lambda x: growing(x).sum()), jnp.arange(4.0)
 
 
-@program("flax")
+@program("flax", loops=1)
 def flax_lstm() -> Made:
     from flax import linen
 
@@ -45,7 +45,50 @@ def flax_lstm() -> Made:
     return model.apply, model.init(jax.random.key(0), xs), xs
 
 
-@program("haiku")
+@program("flax", loops=2)
+def flax_remat_gradient() -> Made:
+    from flax import linen
+
+    class Block(linen.Module):
+        @linen.compact
+        def __call__(self, x: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return x + linen.Dense(8)(linen.gelu(linen.LayerNorm()(x))), None
+
+    layers = linen.scan(
+        linen.remat(Block), variable_axes={"params": 0}, split_rngs={"params": True}, length=4
+    )
+    x = jax.random.normal(jax.random.key(1), (3, 8))
+    weights = layers().init(jax.random.key(0), x, None)
+    return jax.grad(lambda weights, x: (layers().apply(weights, x, None)[0] ** 2).sum()), weights, x
+
+
+@program("flax", loops=1)
+def flax_greedy_decoder() -> Made:
+    from flax import linen
+
+    class Decoder(linen.Module):
+        @linen.compact
+        def __call__(self, token: jax.Array) -> jax.Array:
+            x = linen.Embed(11, 8)(token)
+            x = x + linen.MultiHeadDotProductAttention(num_heads=2, decode=True)(x, x)
+            return linen.Dense(11)(linen.LayerNorm()(x))
+
+    model = Decoder()
+    started = model.init(jax.random.key(0), jnp.zeros((2, 12), jnp.int32))
+
+    def decode(weights: Any, cache: Any, token: jax.Array) -> jax.Array:
+        def step(carry: Any, _: None) -> tuple[Any, jax.Array]:
+            cache, token = carry
+            logits, changed = model.apply({"params": weights, "cache": cache}, token, mutable=["cache"])
+            token = jnp.argmax(logits[:, -1:], axis=-1).astype(jnp.int32)
+            return (changed["cache"], token), token
+
+        return lax.scan(step, (cache, token), length=12)[1]
+
+    return decode, started["params"], started["cache"], jnp.ones((2, 1), jnp.int32)
+
+
+@program("haiku", loops=1)
 def haiku_lstm() -> Made:
     import haiku
 
@@ -58,7 +101,7 @@ def haiku_lstm() -> Made:
     return model.apply, model.init(jax.random.key(0), xs), xs
 
 
-@program("rlax")
+@program("rlax", loops=2)
 def rlax_td_lambda() -> Made:
     import rlax
 
@@ -69,8 +112,7 @@ def rlax_td_lambda() -> Made:
     return jax.grad(loss), jnp.arange(11.0)
 
 
-@program("mctx")
-def mctx_muzero() -> Made:
+def _mctx(policy: str) -> Made:
     import mctx
 
     def search(key: jax.Array, embedding: jax.Array) -> jax.Array:
@@ -89,13 +131,23 @@ def mctx_muzero() -> Made:
 
         logits, value = outputs(embedding)
         root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=embedding)
-        found = mctx.muzero_policy({}, key, root, recurrent, num_simulations=8)
+        found = getattr(mctx, policy)({}, key, root, recurrent, num_simulations=8)
         return found.action_weights
 
     return search, jax.random.key(0), jax.random.normal(jax.random.key(1), (2, 4))
 
 
-@program("brax")
+@program("mctx", loops=2)
+def mctx_muzero() -> Made:
+    return _mctx("muzero_policy")
+
+
+@program("mctx", loops=1, in_ci=False)
+def mctx_gumbel() -> Made:
+    return _mctx("gumbel_muzero_policy")
+
+
+@program("brax", loops=1)
 def brax_pendulum() -> Made:
     from brax import envs
 
@@ -111,7 +163,7 @@ def brax_pendulum() -> Made:
     return rollout, jax.random.PRNGKey(0)
 
 
-@program("gymnax")
+@program("gymnax", loops=1)
 def gymnax_cartpole() -> Made:
     import gymnax
 
@@ -130,7 +182,7 @@ def gymnax_cartpole() -> Made:
     return jax.vmap(rollout), jax.random.split(jax.random.key(0), 3)
 
 
-@program("jumanji")
+@program("jumanji", loops=2)
 def jumanji_snake() -> Made:
     import jumanji
 
@@ -146,7 +198,7 @@ def jumanji_snake() -> Made:
     return jax.vmap(rollout), jax.random.split(jax.random.key(0), 3)
 
 
-@program("pgx")
+@program("pgx", loops=1)
 def pgx_tic_tac_toe() -> Made:
     import pgx
 

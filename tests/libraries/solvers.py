@@ -28,28 +28,47 @@ def _diffrax(solver: str, adaptive: bool) -> Made:
     return solve, jnp.array([1.0, 0.5])
 
 
-@program("diffrax")
+@program("diffrax", loops=1)
 def diffrax_tsit5() -> Made:
     return _diffrax("Tsit5", adaptive=True)
 
 
-@program("diffrax")
+@program("diffrax", loops=1)
 def diffrax_euler() -> Made:
     return _diffrax("Euler", adaptive=False)
 
 
-@program("diffrax")
+@program("diffrax", loops=1, in_ci=False)
 def diffrax_kvaerno5() -> Made:
     return _diffrax("Kvaerno5", adaptive=True)
 
 
-@program("diffrax")
+# Rounding decides the step sizes: in float32 the gradient changes by some percent with the last bits of `y`.
+@program("diffrax", loops=2, tolerance=0.1, in_ci=False)
 def diffrax_gradient() -> Made:
     solve, y = _diffrax("Tsit5", adaptive=True)
     return jax.grad(lambda y: solve(y).sum()), y
 
 
-@program("diffrax")
+@program("diffrax", loops=2)
+def diffrax_neural_ode_gradient() -> Made:
+    import diffrax
+    import equinox
+
+    field = equinox.nn.MLP(2, 2, 8, 1, activation=jax.nn.tanh, key=jax.random.key(0))
+    weights, rest = equinox.partition(field, equinox.is_array)
+
+    def loss(weights: Any, y: jax.Array) -> jax.Array:
+        term = diffrax.ODETerm(lambda t, y, args: equinox.combine(args, rest)(y))
+        times = diffrax.SaveAt(ts=jnp.linspace(0, 1, 4))
+        found = diffrax.diffeqsolve(term, diffrax.Heun(), 0.0, 1.0, 0.1, y, weights, saveat=times)
+        assert found.ys is not None
+        return jnp.sum(found.ys**2)
+
+    return jax.grad(loss), weights, jnp.array([1.0, 0.5])
+
+
+@program("diffrax", loops=1, in_ci=False)
 def diffrax_sde() -> Made:
     import diffrax
 
@@ -64,7 +83,7 @@ def diffrax_sde() -> Made:
     return jax.vmap(solve), jax.random.split(jax.random.key(0), 4)
 
 
-@program("optimistix")
+@program("optimistix", loops=1)
 def optimistix_newton() -> Made:
     import optimistix
 
@@ -75,7 +94,7 @@ def optimistix_newton() -> Made:
     return solve, jnp.array([1.0, 2.0, 3.0])
 
 
-@program("optimistix")
+@program("optimistix", loops=1)
 def optimistix_levenberg_marquardt() -> Made:
     import optimistix
 
@@ -89,7 +108,7 @@ def optimistix_levenberg_marquardt() -> Made:
     return solve, jnp.array([1.0, 1.0])
 
 
-@program("optimistix")
+@program("optimistix", loops=1)
 def optimistix_bfgs() -> Made:
     import optimistix
 
@@ -102,7 +121,7 @@ def optimistix_bfgs() -> Made:
     return solve, jnp.array([2.0, -1.0])
 
 
-@program("optimistix")
+@program("optimistix", loops=1)
 def optimistix_fixed_point() -> Made:
     import optimistix
 
@@ -113,7 +132,7 @@ def optimistix_fixed_point() -> Made:
     return jax.vmap(solve), jnp.array([0.3, 1.0, 2.0])
 
 
-@program("lineax")
+@program("lineax", loops=1)
 def lineax_cg() -> Made:
     import lineax
 
@@ -124,7 +143,7 @@ def lineax_cg() -> Made:
     return solve, jax.random.normal(jax.random.key(0), (5, 5)), jnp.arange(5.0)
 
 
-@program("lineax")
+@program("lineax", loops=1)
 def lineax_lu_in_a_loop() -> Made:
     import lineax
 
@@ -139,7 +158,7 @@ def lineax_lu_in_a_loop() -> Made:
     return implicit_euler, jax.random.normal(jax.random.key(0), (3, 3)), jnp.arange(3.0)
 
 
-@program("jaxopt")
+@program("jaxopt", loops=4, in_ci=False)
 def jaxopt_lbfgs() -> Made:
     import jaxopt
 
@@ -155,7 +174,7 @@ def jaxopt_lbfgs() -> Made:
     return fit, jnp.zeros(4)
 
 
-@program("jaxopt")
+@program("jaxopt", loops=2)
 def jaxopt_projected_gradient() -> Made:
     import jaxopt
 
@@ -167,7 +186,33 @@ def jaxopt_projected_gradient() -> Made:
     return fit, jnp.full(3, 1 / 3)
 
 
-@program("optax")
+@program("jaxopt", loops=1)
+def jaxopt_bisection_under_vmap() -> Made:
+    import jaxopt
+
+    def root(a: jax.Array) -> jax.Array:
+        return jaxopt.Bisection(lambda x: x**3 - a, 0.0, 3.0, maxiter=20, check_bracket=False).run().params
+
+    return jax.vmap(root), jnp.linspace(0.5, 8, 6)
+
+
+@program("jaxopt", loops=2)
+def jaxopt_lasso() -> Made:
+    import jaxopt
+
+    x = jax.random.normal(jax.random.key(0), (20, 5))
+    data = x, x @ jnp.array([1.0, 0.0, -2.0, 0.0, 0.5])
+
+    def fit(penalty: jax.Array) -> jax.Array:
+        solver = jaxopt.ProximalGradient(
+            jaxopt.objective.least_squares, jaxopt.prox.prox_lasso, maxiter=30, tol=1e-4
+        )
+        return solver.run(jnp.zeros(5), hyperparams_prox=penalty, data=data).params
+
+    return fit, jnp.float32(0.1)
+
+
+@program("optax", loops=1)
 def optax_adam() -> Made:
     import optax
 
@@ -186,7 +231,7 @@ def optax_adam() -> Made:
     return train, jnp.zeros(4)
 
 
-@program("optax")
+@program("optax", loops=1)
 def optax_lbfgs() -> Made:
     import optax
 
@@ -207,7 +252,46 @@ def optax_lbfgs() -> Made:
     return fit, jnp.array([2.0, -1.0])
 
 
-@program("ott")
+@program("optax", loops=1)
+def optax_gradient_accumulation() -> Made:
+    import optax
+
+    optimizer = optax.MultiSteps(optax.adam(1e-2), every_k_schedule=4)
+    xs = jax.random.normal(jax.random.key(0), (12, 8, 4))
+
+    def train(w: jax.Array) -> jax.Array:
+        def step(state: tuple[jax.Array, Any], x: jax.Array) -> tuple[tuple[jax.Array, Any], jax.Array]:
+            w, opt = state
+            loss, gradient = jax.value_and_grad(lambda w: jnp.mean((x @ w - 1) ** 2))(w)
+            updates, opt = optimizer.update(gradient, opt, w)
+            return (optax.apply_updates(w, updates), opt), loss
+
+        return lax.scan(step, (w, optimizer.init(w)), xs)[1]
+
+    return train, jnp.zeros(4)
+
+
+@program("optax", loops=2)
+def optax_ctc_gradient() -> Made:
+    import optax
+
+    labels = jnp.array([[1, 2, 3, 2], [4, 1, 0, 0]])
+    skipped = jnp.array([[0.0, 0, 0, 0], [0, 0, 1, 1]])
+
+    def loss(logits: jax.Array) -> jax.Array:
+        return optax.ctc_loss(logits, jnp.zeros(logits.shape[:2]), labels, skipped).sum()
+
+    return jax.grad(loss), jax.random.normal(jax.random.key(0), (2, 10, 5))
+
+
+@program("optax", loops=1)
+def optax_hungarian() -> Made:
+    import optax
+
+    return optax.assignment.hungarian_algorithm, jax.random.normal(jax.random.key(0), (5, 6))
+
+
+@program("ott", loops=1)
 def ott_sinkhorn() -> Made:
     from ott.geometry import pointcloud
     from ott.problems.linear import linear_problem
@@ -218,3 +302,10 @@ def ott_sinkhorn() -> Made:
         return sinkhorn.Sinkhorn(max_iterations=100)(problem).reg_ot_cost
 
     return cost, jax.random.normal(jax.random.key(0), (12, 2)), jax.random.normal(jax.random.key(1), (9, 2))
+
+
+@program("ott", loops=2)
+def ott_soft_sort() -> Made:
+    from ott.tools import soft_sort
+
+    return lambda x: soft_sort.sort(x, axis=-1, epsilon=0.1), jax.random.normal(jax.random.key(0), (10,))

@@ -11,22 +11,33 @@ Made = tuple[Any, ...]  # a function and its arguments
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`make()` imports the library, and gives a function and its arguments."""
+    """`make()` imports the library, and gives a function and its arguments.
+
+    Attributes:
+      library: the name by which it is imported.
+      loops: the least number of outermost loops that are captured.
+      tolerance: the largest difference from stock XLA, relative to a result's largest element.
+      in_ci: `.ci/run` runs it. The others take long, or resemble one that it runs.
+    """
 
     name: str
     library: str
     make: Callable[[], Made]
+    loops: int
     tolerance: float
+    in_ci: bool
 
 
 PROGRAMS: list[Program] = []
 
 
-def program(library: str, tolerance: float = 1e-3) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
-    """Adds the decorated maker to the table. The tolerance is relative to a result's largest element."""
+def program(
+    library: str, *, loops: int, tolerance: float = 1e-3, in_ci: bool = True
+) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
+    """Adds the decorated maker to the table, as `Program` describes it."""
 
     def add(make: Callable[[], Made]) -> Callable[[], Made]:
-        PROGRAMS.append(Program(make.__name__, library, make, tolerance))
+        PROGRAMS.append(Program(make.__name__, library, make, loops, tolerance, in_ci))
         return make
 
     return add
