@@ -12,6 +12,7 @@ from jax_cocktail.report.text import runs_on
 from jax_cocktail.report.values import SCHEMES, Captured, Contents, Flow, Left, Node
 from jax_cocktail.report.words import brief, many, place, size
 from jax_cocktail.svg import FAINT, INK, LINE, PALE, Picture, fitting
+from jax_cocktail.utask.operators import PRODUCTS
 
 MOST_NODES, MOST_FLOWS, MOST_LANES = 60, 40, 14  # of a custom call, as drawn
 WIDTH, LEFT, BOXES = 1180.0, 24.0, 590.0
@@ -155,7 +156,7 @@ class _Drawer:
         self._y = top + height
 
     def _stage(self, node: Node, left: float, right: float) -> None:
-        is_product = any(word in node.what.split(", ") for word in ("dot", "conv"))
+        is_product = not PRODUCTS.isdisjoint(node.what.split(", "))
         color, told = (PRODUCT, "matrix product") if is_product else (STAGE, "stage")
         self._drawn[color] = told
         self._picture.box(left, self._y, right - left, ROW, color, 4, color, _summary(node), opacity=0.25)
