@@ -2,7 +2,8 @@
 
 `passes.svg` shows the passes of `compiler.passes`. `units.svg` shows a program on four thread blocks: the
 oracle runs it, the cost model says how long every statement takes. `memory.svg` shows where the values of the
-same program lie, and when. `timeline.svg` shows what `docs.record_timeline` has recorded.
+same program lie, and when. `timeline.svg` shows what `docs.record_timeline` has recorded, and `speed.svg` the
+records in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from docs.speed import draw_speed, draw_speed_dark
 from docs.timeline import draw_timeline
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted, emit, passes
@@ -471,6 +473,8 @@ PICTURE = {
     "units.svg": draw_units,
     "memory.svg": draw_memory,
     "timeline.svg": draw_timeline,
+    "speed.svg": draw_speed,
+    "speed_dark.svg": draw_speed_dark,
 }
 
 

@@ -18,6 +18,12 @@ from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.device.cards import ARCHES
 
 VERSION = "0.1.0"
+"""The version of jax_cocktail, as text.
+
+Examples:
+  >>> [int(number) for number in jax_cocktail.__version__.split(".")[:2]]
+  [0, 1]
+"""
 BACKGROUND, NOW = "background", "now"  # of the option `compile`
 CACHED, FRESH, CHECKED = "cached", "fresh", "checked"  # of the option `plans`
 DEFERRED, SYNC, LOG = "deferred", "sync", "log"  # of the option `errors`
@@ -53,10 +59,18 @@ def _option(default: str | bool | int, doc: str, choices: tuple[str | int, ...] 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A value for each option. `REGISTRY` lists the options.
+    """A value for each option. The page Options says what they mean.
 
     Raises:
-      TypeError, ValueError: a value has the wrong type or is not allowed.
+      TypeError: a value has the wrong type.
+      ValueError: a value is not allowed.
+
+    Examples:
+      >>> forced = jax_cocktail.Options(force="cocktail", compile="now")
+      >>> print(forced.force, forced.strict)
+      cocktail False
+      >>> print(jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: c / 2, x), options=forced)(8.0))
+      1.0
     """
 
     force: str = _option(
@@ -201,11 +215,6 @@ def resolve(explicit: Mapping[str, Any], scopes: tuple[Scope, ...] | None = None
 def options(**values: Any) -> Iterator[None]:
     """A context manager that sets options for the calls that this thread makes inside the block.
 
-    Example::
-
-      with jax_cocktail.options(force="stock"):
-          root(jnp.array([2.0, 9.0]))
-
     Args:
       **values: options by name. ``force``: ``"auto"``, ``"cocktail"`` or ``"stock"``. ``compile``:
         ``"background"`` or ``"now"``. ``scope``: ``"control_flow"`` or ``"memory_bound"``. ``strict``: a
@@ -217,6 +226,15 @@ def options(**values: Any) -> Iterator[None]:
     Raises:
       TypeError: a name is unknown, or a value has the wrong type.
       ValueError: a value is not allowed.
+
+    Yields:
+      Nothing.
+
+    Examples:
+      >>> eighth = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: c / 2, x))
+      >>> with jax_cocktail.options(force="stock"):
+      ...     print(eighth(8.0))
+      1.0
     """
     outer = SCOPES.values
     SCOPES.values = (*outer, tuple(sorted(check(values).items())))

@@ -173,6 +173,14 @@ class Report:
       others: the fraction of our cores that other processes held during the measurement.
       pressure: how other processes have slowed down this process's calls so far; "" if they have not.
       inner: reports of jitted functions that are called from code that stock XLA runs.
+
+    Examples:
+      >>> def eighth(x):
+      ...     return lax.fori_loop(0, 3, lambda _, c: c / 2, x)
+      >>> forced = jax_cocktail.jit(eighth, options={"force": "cocktail"})
+      >>> report = jax_cocktail.explain(forced)(8.0)
+      >>> print(report.choice, report.why, len(report.captured), sep="; ")
+      cocktail; the option force is "cocktail"; 1
     """
 
     function: str
