@@ -38,6 +38,18 @@ _ASSUMED = (
     "Every name has an example, which the tests run. The examples assume `import jax`,"
     " `import jax.numpy as jnp`, `from jax import lax` and `import jax_cocktail`."
 )
+SEE = (  # names, and the page that explains them; the last one is for all others
+    (("jit", "wait"), "Quickstart", "quickstart.md"),
+    (("explain", "Report"), "Reading explain", "explain.md"),
+    (("trace", "Trace"), "Where the time goes", "explain.md#where-the-time-goes"),
+    (("options", "Options"), "Options", "options.md"),
+    (("cache_info", "CacheInfo", "clear_cache"), "The cache", "options.md#the-cache"),
+    (("recursive",), "Recursion", "recursion.md"),
+    (("replace_jit",), "Libraries", "libraries.md"),
+    (("export", "load"), "Export", "export.md"),
+    (("save_bundle", "load_bundle"), "Bundles", "export.md#bundles"),
+    ((), "FAQ and error index", "faq.md"),
+)
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}  # by the browser
 
 
@@ -71,9 +83,15 @@ def pages() -> dict[str, str]:
     made = {page: _linked((ROOT / source).read_text(encoding="utf-8")) for page, source in FROM_ROOT.items()}
     made["api/index.md"] = _overview()
     for name in public_names():
-        options = "    options:\n      show_root_full_path: true\n"
-        made[f"api/{name}.md"] = f"---\ntitle: {name}\n---\n\n::: {PACKAGE}.{name}\n{options}"
+        made[f"api/{name}.md"] = _page(name)
     return made
+
+
+def _page(name: str) -> str:
+    """The page of a public name, with a link to what explains it at length."""
+    _, head, address = next((line for line in SEE if name in line[0]), SEE[-1])
+    shown = f"::: {PACKAGE}.{name}\n    options:\n      show_root_full_path: true\n"
+    return f"---\ntitle: {name}\nhide: [toc]\n---\n\n{shown}\nSee also: [{head}](../{address})\n"
 
 
 def public_names() -> tuple[str, ...]:

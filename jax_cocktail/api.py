@@ -70,8 +70,8 @@ def jit(
       **jit_options: all options of `jax.jit`, with the same meaning.
 
     Returns:
-      A function that can be used wherever `jax.jit(fun)` can: under `grad`, `vmap`, `checkpoint`, in a nested
-      `jit`, and for ahead-of-time compilation (`lower`, `trace`, `eval_shape`).
+      A function that can be used wherever `jax.jit(fun)` can. This includes `grad`, `vmap`, `checkpoint`, a
+      nested `jit`, and ahead-of-time compilation (`lower`, `trace`, `eval_shape`).
 
     Raises:
       TypeError: `fun` is no function, `options` names an unknown option, or a value has the wrong type.
@@ -179,8 +179,8 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Trace]:
       fun: a function, or the result of `jit`, whose options are then used.
 
     Returns:
-      A function that takes the arguments of `fun` and returns a `Trace`: the results of the call, and the
-      timeline of each custom call.
+      A function that takes the arguments of `fun` and returns a `Trace`. This has the results of the call and
+      the timeline of each custom call.
 
     Raises:
       TypeError: `fun` is no function.

@@ -59,7 +59,22 @@ def _option(default: str | bool | int, doc: str, choices: tuple[str | int, ...] 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A value for each option. The page Options says what they mean.
+    """A value for each option, which has the same meaning as a keyword of `options`.
+
+    Attributes:
+      force: ``"auto"`` takes the faster one of our program and stock XLA, ``"cocktail"`` and ``"stock"`` take
+        one of them.
+      scope: ``"control_flow"``, or ``"memory_bound"`` to take subgraphs without control flow as well.
+      strict: raise StrictModeError for a loop or branch that cannot be compiled.
+      dump_to: a folder to write every program to; "" for none.
+      cache_limit_bytes: the maximum size of the folder of built programs.
+      compile: ``"background"``, or ``"now"`` to let the first call wait for our program.
+      profile: ``"auto"``, ``"full"`` to time all candidates, or ``"off"`` to time none.
+      plans: ``"cached"``, ``"fresh"`` to plan every program again, or ``"checked"`` to compare both.
+      units: the number of threads, or of thread blocks of a GPU; 0 for all.
+      gpu_arch: such as ``"sm_90"``; "" for that of the device.
+      errors: ``"deferred"``, ``"sync"`` or ``"log"``: when a failing GPU program raises, and what is logged.
+      trace: 0 to 3: how much `trace` records.
 
     Raises:
       TypeError: a value has the wrong type.

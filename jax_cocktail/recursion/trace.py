@@ -462,7 +462,7 @@ def recursive(
         activations. Default: as many as fit in 16 MiB, at most 65536. Small limits make stock XLA faster.
 
     Returns:
-      A `Recursive`: the function of `args`. Its docstring describes transformations and run-time errors.
+      The function of `args`, a `Recursive`. Its docstring describes transformations and run-time errors.
 
     Raises:
       ValueError: a limit is out of range.

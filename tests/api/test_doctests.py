@@ -13,6 +13,7 @@ from jax import lax
 
 import jax_cocktail
 from docs.pages import docstrings, public_names
+from jax_cocktail.config import REGISTRY
 
 DOCSTRINGS = docstrings()
 NAMES = {"jax": jax, "jnp": jnp, "lax": lax, "jax_cocktail": jax_cocktail, "warnings": warnings}
@@ -43,6 +44,12 @@ def test_example(name, cache_folder, tmp_path, monkeypatch):
         pytest.importorskip("flatbuffers", reason="of the test extra")
     monkeypatch.chdir(tmp_path)
     assert not (found := failures(DOCSTRINGS[name], name)), found
+
+
+def test_the_docstring_of_options_has_all():
+    attributes = DOCSTRINGS["Options"].partition("Attributes:\n")[2].partition("\n\n")[0]
+    named = [line.partition(":")[0].strip() for line in attributes.splitlines() if line[2] != " "]
+    assert named == [option.name for option in REGISTRY]
 
 
 def test_a_wrong_example_is_seen():
