@@ -66,7 +66,13 @@ def printed(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("page", PAGES)
+def marked(page: str) -> object:
+    """One version of jax is enough for the tutorials."""
+    return pytest.param(page, marks=pytest.mark.one_jax) if page.startswith("docs/tutorials/") else page
+
+
+@pytest.mark.filterwarnings("ignore::jax_cocktail.CocktailWarning")
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES])
 def test_programs_of_a_page_run(page, printed):
     assert printed(page)
 
