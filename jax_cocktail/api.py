@@ -110,12 +110,12 @@ def replace_jit(**options: Any) -> Replacement:
     Args:
       **options: jax_cocktail's options by name (see `options`). They take precedence, as in `jit`.
 
+    Returns:
+      A context manager and decorator, with the methods ``install`` and ``remove``.
+
     Raises:
       TypeError: an option is unknown, or a value has the wrong type.
       ValueError: an option has a value that is not allowed.
-
-    Returns:
-      A context manager and decorator, with the methods ``install`` and ``remove``.
 
     Examples:
       >>> def eighth(x):  # of a library

@@ -238,12 +238,12 @@ def options(**values: Any) -> Iterator[None]:
         core or multiprocessor. ``gpu_arch``: such as ``"sm_90"``. ``errors``: ``"deferred"``, ``"sync"`` or
         ``"log"``. ``trace``: 0 to 3. `REGISTRY` describes them.
 
+    Yields:
+      Nothing.
+
     Raises:
       TypeError: a name is unknown, or a value has the wrong type.
       ValueError: a value is not allowed.
-
-    Yields:
-      Nothing.
 
     Examples:
       >>> eighth = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: c / 2, x))
