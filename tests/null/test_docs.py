@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -135,3 +136,14 @@ def test_modules_that_docstrings_name_exist():
         named = re.findall(rf"`((?:{rooms})\.[\w.]+)`", path.read_text(encoding="utf-8"))
         wrong += [f"{path.name}: {dotted}" for dotted in named if not _exists(package, dotted.split("."))]
     assert wrong == []
+
+
+def test_the_run_on_a_busy_machine_is_told_as_recorded():
+    rows = json.loads((ROOT / "benchmarks/results/models_epyc_2_cores_busy.json").read_text())["programs"]
+    text = (DOCS / "limits.md").read_text(encoding="utf-8")
+    for row in rows:
+        cells = row["program"], f"{row['ratio']:.2f}", f"{row['auto_ratio']:.2f}", row["choice"]
+        assert f"| {' | '.join(cells)} |" in text
+    slower = sum(row["ratio"] < 1 for row in rows)
+    for page in (ROOT / "README.md", DOCS / "index.md"):
+        assert f"lose more often: {slower} of {len(rows)} in" in page.read_text(encoding="utf-8")
