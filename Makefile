@@ -4,7 +4,7 @@
 #   make lint           check the sources: ruff, import-linter, mypy
 #   make static-checks  compile the benchmark's programs for GPUs that are not here (ARGS="sm_90 lstm/1 --update")
 #   make benchmark      time all models
-#   make docs           build the site
+#   make docs           build the site in the folder `site`
 #   make install        install the package; `make install-test` adds what the tests need
 #   make clean          delete .venv and all that was built
 # PYTHON=... chooses the interpreter, JOBS=... the number of test processes, PYTEST_ARGS=... what is tested.
@@ -47,7 +47,7 @@ benchmark: install
 
 docs: install
 	$(PIP) install -e '.[docs]'
-	"$(VENV)/bin/mkdocs" build --strict
+	NO_MKDOCS_2_WARNING=1 "$(VENV)/bin/mkdocs" build --strict
 
 install: $(VENV)/.demo-stamp
 

@@ -79,6 +79,11 @@ def runs() -> tuple[Run, ...]:
     return tuple(run for run in found if run.versions.get("card"))
 
 
+def hosts() -> tuple[Record, ...]:
+    """Every record of `benchmarks.rank`: the times of a CPU, by file name."""
+    return tuple(json.loads(path.read_text()) for path in sorted(RESULTS.glob("rank_*.json")))
+
+
 def time(seconds: float | None) -> str:
     """Microseconds with three digits, for a cell."""
     if seconds is None:
@@ -99,7 +104,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _best(run: Run, row: str) -> float | None:
+def best(run: Run, row: str) -> float | None:
     """Stock XLA in the faster of its two forms."""
     both = [s for s in (run.seconds(row, "stock"), run.seconds(row, "graphs")) if s is not None]
     return min(both, default=None)
@@ -109,29 +114,38 @@ def _call(run: Run, row: str) -> Sequence[str]:
     ours, stock, captured = (run.seconds(row, form) for form in ("ours", "stock", "graphs"))
     goal = run.goal(row)
     aim = NONE if goal is None else f"{goal:g}"
-    best = ratio(_best(run, row), ours)
-    return row, time(ours), time(stock), time(captured), ratio(stock, ours), best, aim
+    fastest = ratio(best(run, row), ours)
+    return row, time(ours), time(stock), time(captured), ratio(stock, ours), fastest, aim
 
 
-def _timed(run: Run) -> Iterator[str]:
+def timed(run: Run) -> Iterator[str]:
+    """The rows that have a time of a call."""
     return (row for row in run.rows if run.seconds(row, "ours") is not None)
 
 
 def calls(run: Run) -> str:
     """Whole calls, of all rows that were timed."""
     head = ("program", "ours", "stock", "captured", "stock / ours", "best / ours", "goal")
-    return table(head, (_call(run, row) for row in _timed(run)))
+    return table(head, (_call(run, row) for row in timed(run)))
 
 
 def short(run: Run) -> str:
-    """For the README: stock XLA in the faster of its two forms."""
-    names = tuple(_timed(run))
-    both = {name: (run.seconds(name, "ours"), _best(run, name)) for name in names}
+    """For the README: a CPU beside a card, with stock XLA in the faster of its two forms there."""
+    names = tuple(timed(run))
+    both = {name: (run.seconds(name, "ours"), best(run, name)) for name in names}
     slower = [name for name, (ours, stock) in both.items() if ours and stock and stock < ours]
     text = f"{run.card}: {answers(run)[:-1]}\n{len(names) - len(slower)} of {len(names)} timed programs are"
     text += f" faster than stock XLA; slower: {', '.join(slower) or 'none'}.\n\n"
-    cells = ((name, time(ours), time(stock), ratio(stock, ours)) for name, (ours, stock) in both.items())
-    return text + table(("model / batch", "ours, us", "stock XLA, us", "stock / ours"), cells)
+    measured = [row for record in hosts() for row in record["rows"]]
+    host = {row["case"]: (row["stock"], min(row["ours"].values())) for row in measured}
+    rows = [name for name in host if "/" in name]
+
+    def cells(name: str) -> Sequence[str]:
+        (there, here), (ours, stock) = host.get(name, (None, None)), both.get(name, (None, None))
+        return name, time(there), time(here), ratio(there, here), time(stock), time(ours), ratio(stock, ours)
+
+    head = ("model / batch", "CPU: stock XLA, us", "ours", "ratio", "GPU: stock XLA, us", "ours", "ratio")
+    return text + table(head, (cells(name) for name in dict.fromkeys((*rows, *names))))
 
 
 def kernels(run: Run) -> str:

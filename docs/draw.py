@@ -3,7 +3,7 @@
 `passes.svg` shows the passes of `compiler.passes`. `units.svg` shows a program on four thread blocks: the
 oracle runs it, the cost model says how long every statement takes. `memory.svg` shows where the values of the
 same program lie, and when. `timeline.svg` and `report.svg` show what `docs.record_timeline` and
-`docs.record_report` have recorded.
+`docs.record_report` have recorded, and `speed.svg` the records in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from docs.speed import draw_speed, draw_speed_dark
 from docs.timeline import draw_timeline
 from jax_cocktail import Report
 from jax_cocktail.codegen.machines import machine_of
@@ -474,6 +475,8 @@ PICTURE = {
     "memory.svg": draw_memory,
     "timeline.svg": draw_timeline,
     "report.svg": lambda: Report.load(PICTURES / "report.json").to_svg(),
+    "speed.svg": draw_speed,
+    "speed_dark.svg": draw_speed_dark,
 }
 
 

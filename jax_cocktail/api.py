@@ -60,13 +60,8 @@ def jit(
     Each region with a loop or branch becomes one XLA custom call. Stock XLA compiles everything else, and the
     whole call if it measures faster (option ``force``).
 
-    Example::
-
-      @jax_cocktail.jit
-      def root(a):
-          def newton(x):
-              return 0.5 * (x + a / x)
-          return lax.while_loop(lambda x: jnp.any(abs(x * x - a) > 1e-5 * a), newton, a)
+    A call of the result raises StrictModeError if the option ``strict`` is set and a loop or branch cannot be
+    compiled. Without ``strict`` it emits a CocktailWarning and stock XLA runs the program.
 
     Args:
       fun: the function to compile. If it is missing, `jit` returns a decorator.
@@ -75,15 +70,19 @@ def jit(
       **jit_options: all options of `jax.jit`, with the same meaning.
 
     Returns:
-      A function that can be used wherever `jax.jit(fun)` can: under `grad`, `vmap`, `checkpoint`, in a nested
-      `jit`, and for ahead-of-time compilation (`lower`, `trace`, `eval_shape`).
+      A function that can be used wherever `jax.jit(fun)` can. This includes `grad`, `vmap`, `checkpoint`, a
+      nested `jit`, and ahead-of-time compilation (`lower`, `trace`, `eval_shape`).
 
     Raises:
       TypeError: `fun` is no function, `options` names an unknown option, or a value has the wrong type.
       ValueError: an option has a value that is not allowed.
 
-    A call of the result raises StrictModeError if the option ``strict`` is set and a loop or branch cannot be
-    compiled. Without ``strict`` it emits a CocktailWarning and stock XLA runs the program.
+    Examples:
+      >>> @jax_cocktail.jit
+      ... def root(a):
+      ...     return lax.while_loop(lambda x: abs(x * x - a) > 1e-5 * a, lambda x: (x + a / x) / 2, a)
+      >>> print(f"{root(2.0):.3f}")
+      1.414
     """
     explicit = _explicit(options)
     misplaced = {name: value for name, value in jit_options.items() if name in config.NAMES}
@@ -108,20 +107,22 @@ def replace_jit(**options: Any) -> Replacement:
     process, call its method ``install()``, before the imports of the libraries: all threads then get ours,
     until ``remove()``.
 
-    Example::
-
-      with jax_cocktail.replace_jit(force="cocktail"):
-          solver = library.Solver(loss)
-          solver.run(x)
-
-      jax_cocktail.replace_jit().install()
-
     Args:
       **options: jax_cocktail's options by name (see `options`). They take precedence, as in `jit`.
+
+    Returns:
+      A context manager and decorator, with the methods ``install`` and ``remove``.
 
     Raises:
       TypeError: an option is unknown, or a value has the wrong type.
       ValueError: an option has a value that is not allowed.
+
+    Examples:
+      >>> def eighth(x):  # of a library
+      ...     return jax.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: c / 2, x))(x)
+      >>> with jax_cocktail.replace_jit(force="cocktail"):
+      ...     print(eighth(8.0))
+      1.0
     """
     explicit = _explicit(options)
 
@@ -137,10 +138,6 @@ def explain(fun: Callable[..., Any], *, stock: bool = False) -> Callable[..., Re
     If the arguments are arrays and no decision is stored yet, stock XLA and the best candidates of ours are
     timed on them, as in a call of `jit`. With abstract arguments (`jax.ShapeDtypeStruct`) nothing runs.
 
-    Example::
-
-      print(jax_cocktail.explain(root)(jnp.array([2.0, 9.0, 100.0])))
-
     Args:
       fun: a function, or the result of `jit`, whose options are then used.
       stock: compile each region with stock XLA as well, and report its kernels and bytes.
@@ -155,6 +152,13 @@ def explain(fun: Callable[..., Any], *, stock: bool = False) -> Callable[..., Re
       TypeError: `fun` is no function.
       StrictModeError: (by the returned function) the option ``strict`` is set and a loop or branch cannot be
         compiled.
+
+    Examples:
+      >>> def root(a):
+      ...     return lax.while_loop(lambda x: abs(x * x - a) > 1e-5 * a, lambda x: (x + a / x) / 2, a)
+      >>> report = jax_cocktail.explain(root)(jax.ShapeDtypeStruct((), jnp.float32))
+      >>> print(report.function, report.left)
+      root ()
     """
     known, bound = _wrapper_of(fun)
 
@@ -172,24 +176,27 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Trace]:
     thread block of a GPU. It runs twice, and the second run is recorded; with side effects, it runs once.
     Nothing is recorded of what stock XLA runs. The option ``trace`` says how much is recorded.
 
-    Example::
-
-      found = jax_cocktail.trace(root)(jnp.array([2.0, 9.0, 100.0]))
-      print(found)                  # time per stage, skew and cost of each barrier
-      found.to_svg()                # a picture, as a notebook shows it
-      found.perfetto("root.json")   # open it at https://ui.perfetto.dev
-
     Args:
       fun: a function, or the result of `jit`, whose options are then used.
 
     Returns:
-      A function that takes the arguments of `fun` and returns a `Trace`: the results of the call, and the
-      timeline of each custom call.
+      A function that takes the arguments of `fun` and returns a `Trace`. This has the results of the call and
+      the timeline of each custom call.
 
     Raises:
       TypeError: `fun` is no function.
       StrictModeError: (by the returned function) the option ``strict`` is set and a loop or branch cannot be
         compiled.
+
+    Examples:
+      >>> @jax_cocktail.jit(options={"force": "cocktail"})
+      ... def root(a):
+      ...     return lax.while_loop(lambda x: abs(x * x - a) > 1e-5 * a, lambda x: (x + a / x) / 2, a)
+      >>> found = jax_cocktail.trace(root)(2.0)
+      >>> print(f"{found.results:.3f}, {len(found.regions)} custom call")
+      1.414, 1 custom call
+      >>> picture = found.to_svg()  # as a notebook shows it
+      >>> found.perfetto("root.json")  # open it at https://ui.perfetto.dev
     """
     known, bound = _wrapper_of(fun)
 
@@ -230,16 +237,16 @@ def _lowered(
 
 
 def clear_cache() -> None:
-    """Removes all built programs, plans, decisions and GPU measurements from the cache folder on disk, and
-    frees what this process keeps of recent compilations. What could not be built is tried again.
+    """Removes all built programs, plans, decisions and GPU measurements from the cache folder on disk.
+
+    It also frees what this process keeps of recent compilations. What could not be built is tried again.
 
     The folder is ``$JAX_COCKTAIL_CACHE_DIR``, else ``$XDG_CACHE_HOME/jax_cocktail``, else
     ``~/.cache/jax_cocktail``. Functions that this process has already compiled keep working; their own
     `clear_cache` method forgets them, and to `jit` one again compiles it again.
 
-    Example::
-
-      jax_cocktail.clear_cache()
+    Examples:
+      >>> jax_cocktail.clear_cache()
     """
     cache.clear_cache()
     job.forget_failures()
@@ -262,13 +269,10 @@ def export(
 
     A process that reads the program has to trust it (`load`). With symbolic sizes, stock XLA runs it.
 
-    Example::
-
-      blob = jax_cocktail.export(root)(jnp.ones(3)).serialize()
-
     Args:
       fun: a function, or the result of `jit`, whose options are then used.
-      platforms, disabled_checks: as of `jax.export.export`.
+      platforms: as of `jax.export.export`.
+      disabled_checks: as of `jax.export.export`.
 
     Returns:
       A function that takes the arguments of `fun`, or `jax.ShapeDtypeStruct` in their place, and returns a
@@ -276,6 +280,13 @@ def export(
 
     Raises:
       TypeError: `fun` is no function.
+
+    Examples:
+      >>> def eighth(x):
+      ...     return lax.fori_loop(0, 3, lambda _, c: c / 2, x)
+      >>> exported = jax_cocktail.export(eighth)(jnp.ones(3))
+      >>> print(exported.call(jnp.array([8.0, 16.0, 24.0])))
+      [1. 2. 3.]
     """
     known, bound = _wrapper_of(fun)
     ours = map(jax.export.DisabledSafetyCheck.custom_call, (*custom_call.TARGETS, failure_call.TARGET))
@@ -299,12 +310,6 @@ def load(*, trust: Trust = False) -> None:
     The handlers for NVIDIA's and AMD's GPUs are included if JAX's option ``jax_platforms`` names them, or if
     it is unset and JAX's plugin for them is installed.
 
-    Example::
-
-      blob = pathlib.Path("program.bin").read_bytes()  # made by `export`
-      jax_cocktail.load(trust=blob)
-      jax.export.deserialize(blob).call(jnp.ones(3))
-
     Args:
       trust: the programs that may run as well. ``bytes``: an exported program. Exactly the calls that it
         contains are permitted: none if it was exported as stock XLA runs it. A path: a file with an exported
@@ -315,6 +320,14 @@ def load(*, trust: Trust = False) -> None:
       BuildError: the runtime library cannot be built. The message says what to try.
       OSError: a file of `trust` cannot be read.
       TypeError: `trust` is none of these.
+
+    Examples:
+      >>> def eighth(x):
+      ...     return lax.fori_loop(0, 3, lambda _, c: c / 2, x)
+      >>> blob = jax_cocktail.export(eighth)(jnp.ones(2)).serialize()  # in one process
+      >>> jax_cocktail.load(trust=blob)  # in another one
+      >>> print(jax.export.deserialize(blob).call(jnp.array([8.0, 16.0])))
+      [1. 2.]
     """
     permissions.trust(trust)
     for platform in custom_call.expected_platforms():

@@ -18,6 +18,12 @@ from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.device.cards import ARCHES
 
 VERSION = "0.1.0"
+"""The version of jax_cocktail, as text.
+
+Examples:
+  >>> [int(number) for number in jax_cocktail.__version__.split(".")[:2]]
+  [0, 1]
+"""
 BACKGROUND, NOW = "background", "now"  # of the option `compile`
 CACHED, FRESH, CHECKED = "cached", "fresh", "checked"  # of the option `plans`
 DEFERRED, SYNC, LOG = "deferred", "sync", "log"  # of the option `errors`
@@ -53,10 +59,33 @@ def _option(default: str | bool | int, doc: str, choices: tuple[str | int, ...] 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A value for each option. `REGISTRY` lists the options.
+    """A value for each option, which has the same meaning as a keyword of `options`.
+
+    Attributes:
+      force: ``"auto"`` takes the faster one of our program and stock XLA, ``"cocktail"`` and ``"stock"`` take
+        one of them.
+      scope: ``"control_flow"``, or ``"memory_bound"`` to take subgraphs without control flow as well.
+      strict: raise StrictModeError for a loop or branch that cannot be compiled.
+      dump_to: a folder to write every program to; "" for none.
+      cache_limit_bytes: the maximum size of the folder of built programs.
+      compile: ``"background"``, or ``"now"`` to let the first call wait for our program.
+      profile: ``"auto"``, ``"full"`` to time all candidates, or ``"off"`` to time none.
+      plans: ``"cached"``, ``"fresh"`` to plan every program again, or ``"checked"`` to compare both.
+      units: the number of threads, or of thread blocks of a GPU; 0 for all.
+      gpu_arch: such as ``"sm_90"``; "" for that of the device.
+      errors: ``"deferred"``, ``"sync"`` or ``"log"``: when a failing GPU program raises, and what is logged.
+      trace: 0 to 3: how much `trace` records.
 
     Raises:
-      TypeError, ValueError: a value has the wrong type or is not allowed.
+      TypeError: a value has the wrong type.
+      ValueError: a value is not allowed.
+
+    Examples:
+      >>> forced = jax_cocktail.Options(force="cocktail", compile="now")
+      >>> print(forced.force, forced.strict)
+      cocktail False
+      >>> print(jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: c / 2, x), options=forced)(8.0))
+      1.0
     """
 
     force: str = _option(
@@ -201,11 +230,6 @@ def resolve(explicit: Mapping[str, Any], scopes: tuple[Scope, ...] | None = None
 def options(**values: Any) -> Iterator[None]:
     """A context manager that sets options for the calls that this thread makes inside the block.
 
-    Example::
-
-      with jax_cocktail.options(force="stock"):
-          root(jnp.array([2.0, 9.0]))
-
     Args:
       **values: options by name. ``force``: ``"auto"``, ``"cocktail"`` or ``"stock"``. ``compile``:
         ``"background"`` or ``"now"``. ``scope``: ``"control_flow"`` or ``"memory_bound"``. ``strict``: a
@@ -214,9 +238,18 @@ def options(**values: Any) -> Iterator[None]:
         core or multiprocessor. ``gpu_arch``: such as ``"sm_90"``. ``errors``: ``"deferred"``, ``"sync"`` or
         ``"log"``. ``trace``: 0 to 3. `REGISTRY` describes them.
 
+    Yields:
+      Nothing.
+
     Raises:
       TypeError: a name is unknown, or a value has the wrong type.
       ValueError: a value is not allowed.
+
+    Examples:
+      >>> eighth = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: c / 2, x))
+      >>> with jax_cocktail.options(force="stock"):
+      ...     print(eighth(8.0))
+      1.0
     """
     outer = SCOPES.values
     SCOPES.values = (*outer, tuple(sorted(check(values).items())))

@@ -2,7 +2,12 @@
 
 
 class CocktailError(Exception):
-    """Base class of all exceptions of jax_cocktail."""
+    """Base class of all exceptions of jax_cocktail.
+
+    Examples:
+      >>> issubclass(jax_cocktail.BuildError, jax_cocktail.CocktailError)
+      True
+    """
 
 
 class UnsupportedError(CocktailError):
@@ -11,6 +16,17 @@ class UnsupportedError(CocktailError):
     Attributes:
       reason: one sentence, no trailing period.
       where: ``file:line (function)`` in the user's program, or "" if unknown.
+
+    Examples:
+      >>> @jax_cocktail.recursive
+      ... def loud(self, n):
+      ...     jax.debug.callback(print, n)
+      ...     return lax.cond(n < 1, lambda: n, lambda: self(n - 1))
+      >>> try:
+      ...     loud(3)
+      ... except jax_cocktail.UnsupportedError as error:
+      ...     print(error.reason)
+      the body of loud has side effects ...
     """
 
     def __init__(self, reason: str, where: str = "") -> None:
@@ -26,6 +42,13 @@ class BuildError(CocktailError):
       reason: what went wrong.
       remedy: what to try.
       log: the compiler's output, or "".
+
+    Examples:
+      >>> try:
+      ...     raise jax_cocktail.BuildError("no C++ compiler was found", "apt install g++")
+      ... except jax_cocktail.BuildError as error:
+      ...     print(error)
+      no C++ compiler was found; try: apt install g++
     """
 
     def __init__(self, reason: str, remedy: str = "", log: str = "") -> None:
@@ -42,6 +65,15 @@ class BundleError(CocktailError):
     Attributes:
       reason: what is wrong.
       remedy: what to try.
+
+    Examples:
+      >>> with open("empty.bundle", "wb"):
+      ...     pass
+      >>> try:
+      ...     jax_cocktail.load_bundle("empty.bundle")
+      ... except jax_cocktail.BundleError as error:
+      ...     print(error)
+      empty.bundle is no bundle; try: pass a file that save_bundle has written
     """
 
     def __init__(self, reason: str, remedy: str) -> None:
@@ -51,7 +83,12 @@ class BundleError(CocktailError):
 
 
 class VerificationError(CocktailError):
-    """Raised for an invalid uTask program: a bug in a compiler pass, never the user's mistake."""
+    """Raised for an invalid uTask program: a bug in a compiler pass, never the user's mistake.
+
+    Examples:
+      >>> issubclass(jax_cocktail.VerificationError, jax_cocktail.CocktailError)
+      True
+    """
 
 
 class ProgramFailure(CocktailError):
@@ -63,15 +100,42 @@ class PlacementError(VerificationError):
 
 
 class StrictModeError(CocktailError):
-    """Raised under ``strict=True`` if a loop or branch cannot be compiled and would run on stock XLA."""
+    """Raised under ``strict=True`` if a loop or branch cannot be compiled and would run on stock XLA.
+
+    Examples:
+      >>> def waves(x):
+      ...     return lax.fori_loop(0, 2, lambda _, x: jnp.fft.fft(x), x)
+      >>> try:
+      ...     jax_cocktail.jit(waves, options={"strict": True})(jnp.ones(4, jnp.complex64))
+      ... except jax_cocktail.StrictModeError as error:
+      ...     print(error)
+      waves: scan at ... (waves) would run on stock XLA: the operation 'fft' ... is not supported at ...
+    """
 
 
 class StalePlanError(CocktailError):
-    """Raised under ``plans="checked"`` if the plan cache has something else than planning makes now."""
+    """Raised under ``plans="checked"`` if the plan cache has something else than planning makes now.
+
+    Examples:
+      >>> eighth = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: c / 2, x))
+      >>> with jax_cocktail.options(plans="checked", force="cocktail"):
+      ...     print(eighth(8.0))  # would raise
+      1.0
+    """
 
 
 class CocktailWarning(UserWarning):
-    """Warns that stock XLA runs something that jax_cocktail should have compiled, and gives the reason."""
+    """Warns that stock XLA runs something that jax_cocktail should have compiled, and gives the reason.
+
+    Examples:
+      >>> def waves(x):
+      ...     return lax.fori_loop(0, 2, lambda _, x: jnp.fft.fft(x), x)
+      >>> with warnings.catch_warnings(record=True) as found:
+      ...     warnings.simplefilter("always", jax_cocktail.CocktailWarning)
+      ...     result = jax_cocktail.jit(waves)(jnp.ones(4, jnp.complex64))
+      >>> print(found[0].message)
+      waves: scan at ... (waves) runs on stock XLA: the operation 'fft' ... is not supported at ...
+    """
 
 
 class RecursionTypeError(CocktailError, TypeError):
@@ -80,6 +144,16 @@ class RecursionTypeError(CocktailError, TypeError):
     Attributes:
       reason: one sentence, no trailing period.
       where: ``file:line (function)`` in the user's program, or "" if unknown.
+
+    Examples:
+      >>> @jax_cocktail.recursive
+      ... def forever(self, x):
+      ...     return self(x / 2)
+      >>> try:
+      ...     forever(1.0)
+      ... except jax_cocktail.RecursionTypeError as error:
+      ...     print(error.reason)
+      forever never returns, since every call makes another one; ...
     """
 
     def __init__(self, reason: str, where: str = "") -> None:

@@ -214,17 +214,18 @@ def wait(timeout: float | None = None) -> bool:
 
     On a terminal, a line on standard error tells what is being done.
 
-    Example::
-
-      step(state)            # runs on stock XLA, and starts the compilation
-      jax_cocktail.wait()
-      step(state)            # runs whatever is faster
-
     Args:
       timeout: the most seconds to wait; None: as long as it takes.
 
     Returns:
       False if the time was over before. The work goes on then.
+
+    Examples:
+      >>> eighth = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: c / 2, x))
+      >>> first = eighth(8.0)  # runs on stock XLA, and starts the compilation
+      >>> jax_cocktail.wait()
+      True
+      >>> second = eighth(8.0)  # runs whatever is faster
     """
     return _queue.wait(timeout)
 

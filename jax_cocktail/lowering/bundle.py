@@ -47,17 +47,14 @@ class _Bundle:
 
 
 def save_bundle(path: str | os.PathLike[str]) -> str:
-    """Writes a file with everything that this process has compiled or found in the cache: programs, what was
-    decided about them, and the runtime library. A machine without a compiler can load it (`load_bundle`).
+    """Writes a file with everything that this process has compiled or found in the cache.
+
+    It has the programs, what was decided about them, and the runtime library. A machine without a compiler
+    can load it (`load_bundle`).
 
     Call all functions that should be in it first, with arguments of all shapes that they will have there. It
     waits for what is built in the background. What runs with ``plans="fresh"`` is not stored and thus not in
     a bundle.
-
-    Example::
-
-      decode(weights, prompt)
-      digest = jax_cocktail.save_bundle("decoder.bundle")
 
     Args:
       path: the file. An old one is replaced.
@@ -68,6 +65,16 @@ def save_bundle(path: str | os.PathLike[str]) -> str:
     Raises:
       BundleError: there is nothing to save, or the cache folder has lost some of it.
       OSError: the file cannot be written.
+
+    Examples:
+      >>> @jax_cocktail.jit(options={"force": "cocktail"})
+      ... def eighth(x):
+      ...     return lax.fori_loop(0, 3, lambda _, c: c / 2, x)
+      >>> print(eighth(8.0))
+      1.0
+      >>> digest = jax_cocktail.save_bundle("eighth.bundle")
+      >>> len(digest)
+      64
     """
     background.wait()
     records, keys = dict(_records()), dict[str, str]()
@@ -108,10 +115,6 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> N
 
     A bundle contains machine code: trust it only if you would also run a script from the same source.
 
-    Example::
-
-      jax_cocktail.load_bundle("decoder.bundle", trust="1f0c...")  # what `save_bundle` has returned
-
     Args:
       path: the file.
       trust: a text of 64 hexadecimal digits: the file may be loaded if this is its digest. ``True``: it may
@@ -123,6 +126,14 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> N
         processor. Nothing runs then, and the process goes on as without it.
       OSError: the file cannot be read.
       TypeError: `trust` is none of these.
+
+    Examples:
+      >>> eighth = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: c / 2, x))
+      >>> with jax_cocktail.options(force="cocktail"):
+      ...     print(eighth(8.0))
+      1.0
+      >>> digest = jax_cocktail.save_bundle("eighth.bundle")
+      >>> jax_cocktail.load_bundle("eighth.bundle", trust=digest)  # in another process, before the first call
     """
     place = Path(path)
     problem = files.distrust_way(place) if trust is True else ""

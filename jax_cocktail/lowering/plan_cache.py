@@ -68,6 +68,11 @@ class CacheInfo:
       changed_over: calls that stock XLA ran until the background had our program ready.
       resized: programs that were planned and not compiled: a binary compiled for other lengths serves them,
         with other launch parameters.
+
+    Examples:
+      >>> info = jax_cocktail.cache_info()
+      >>> info.programs.here + info.programs.stored + info.programs.made >= info.compiled
+      True
     """
 
     surveys: Lookups
@@ -264,15 +269,18 @@ def count_changed_over() -> None:
 
 
 def cache_info() -> CacheInfo:
-    """How often this process found what it needed in the caches, and how often it had to make it.
+    """Says how often this process found what it needed in the caches, and how often it had to make it.
 
     A program is looked up when it is to be called for the first time, a survey when candidates are to be
     compared. What a function has compiled stays with it and is not looked up again.
 
-    Example::
+    Returns:
+      A `CacheInfo`.
 
-      info = jax_cocktail.cache_info()
-      print(info.programs.stored, "programs from earlier processes,", info.compiled, "compiled")
+    Examples:
+      >>> info = jax_cocktail.cache_info()
+      >>> print("from earlier processes:", info.programs.stored, "compiled:", info.compiled)
+      from earlier processes: ... compiled: ...
     """
     surveys, programs, calls = (table.lookups() for table in (_surveys, _programs, _calls))
     return CacheInfo(surveys, programs, calls, _compiled, _changed_over, _resized)

@@ -447,18 +447,7 @@ def recursive(
     """Makes a function of arrays that may call itself.
 
     The body receives the function as its first parameter and may call it anywhere inside `lax.cond`,
-    `lax.switch`, loops or `jax.vmap`. This is the tree model of COCKTAILER (OSDI'23, section 5)::
-
-        @jax_cocktail.recursive(out_like=lambda node: jax.ShapeDtypeStruct((512,), jnp.float32))
-        def encode(self, node):
-            def inner():
-                return jnp.tanh(jnp.concatenate([self(left[node]), self(right[node])]) @ w + b)
-            return lax.cond(is_leaf[node], lambda: inputs[node], inner)
-
-        vector = encode(root)
-
-    The tree is data: another tree in tables of the same size compiles nothing. Functions may call each other
-    by name; they then share both limits.
+    `lax.switch`, loops or `jax.vmap`. Functions may call each other by name; they then share both limits.
 
     Args:
       fun: ``fun(self, *args)`` on pytrees of arrays, without side effects. Parameters may have defaults. All
@@ -473,12 +462,19 @@ def recursive(
         activations. Default: as many as fit in 16 MiB, at most 65536. Small limits make stock XLA faster.
 
     Returns:
-      A `Recursive`: the function of `args`. Its docstring describes transformations and run-time errors.
+      The function of `args`, a `Recursive`. Its docstring describes transformations and run-time errors.
 
     Raises:
       ValueError: a limit is out of range.
       RecursionTypeError: (by a call) types differ between calls, or the function never returns.
       UnsupportedError: (by a call) the body has side effects or uses an axis name of `jax.vmap`.
+
+    Examples:
+      >>> @jax_cocktail.recursive(max_depth=32)
+      ... def fibonacci(self, n):
+      ...     return lax.cond(n < 2, lambda: n, lambda: self(n - 1) + self(n - 2))
+      >>> print(jax_cocktail.jit(fibonacci)(10))
+      55
     """
 
     for name, limit in (("max_depth", max_depth), ("max_calls", max_calls)):

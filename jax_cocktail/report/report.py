@@ -37,6 +37,18 @@ class Report(Contents):
       inner: reports of jitted functions that are called from code that stock XLA runs.
       made: where the report was made: versions and device.
       code: the lines of your program that the report names, each with its ``file:line (function)``.
+
+    Examples:
+      >>> def eighth(x):
+      ...     return lax.fori_loop(0, 3, lambda _, c: c / 2, x)
+      >>> forced = jax_cocktail.jit(eighth, options={"force": "cocktail"})
+      >>> report = jax_cocktail.explain(forced)(8.0)
+      >>> print(report.choice, report.why, len(report.captured), sep="; ")
+      cocktail; the option force is "cocktail"; 1
+      >>> report.save("eighth.html")  # or .svg, .txt, and .json, which `Report.load` reads
+      >>> print(jax_cocktail.explain(forced)(8.0).difference(report))
+      eighth: the time of a call was not measured in both reports
+        nothing else differs
     """
 
     @property

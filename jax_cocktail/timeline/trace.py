@@ -25,6 +25,14 @@ class Trace:
       results: what it returned.
       regions: the timeline of each custom call, in order.
       notes: what is not recorded and why, one sentence each.
+
+    Examples:
+      >>> @jax_cocktail.jit(options={"force": "cocktail"})
+      ... def eighth(x):
+      ...     return lax.fori_loop(0, 3, lambda _, c: c / 2, x)
+      >>> print(jax_cocktail.trace(eighth)(8.0))
+      eighth: 1 custom call recorded
+      ...
     """
 
     function: str

@@ -1,7 +1,7 @@
 """Denormals, signed zeros, the ends of the range: every operator on floats, bit by bit against stock XLA.
 
 XLA's threads flush denormals. A row of the table is an operator; `differs` says for which operands the result
-may be another one than stock XLA's, which README, "What is captured", names. Where nothing differs, the bits
+may be another one than stock XLA's, which docs/captured.md names. Where nothing differs, the bits
 are equal (all NaNs are one); functions that are approximated may differ in their last digits.
 """
 
@@ -29,7 +29,7 @@ from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import operators_in
 from jax_cocktail.utask.operators import BARRIERS, ELEMENTWISE, KINDS, MOVEMENT
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "captured.md"
 FLOATS = ("bfloat16", "float16", "float32", "float64")
 # Of XLA: last bits are those of optimised code, also where .ci/run asks for other code.
 OPTIMISED = {"xla_backend_optimization_level": 3}
@@ -272,9 +272,8 @@ def test_the_table_has_a_row_for_every_operator() -> None:
     assert not KINDS.keys() - found - OTHERS - ON_INTEGERS - FACTORS
 
 
-def test_the_readme_names_what_differs() -> None:
-    _, _, told = README.read_text(encoding="utf-8").partition("it excepts\nthese results:")
-    told, _, _ = told.partition("\n## ")
+def test_a_page_names_what_differs() -> None:
+    _, _, told = PAGE.read_text(encoding="utf-8").partition("it excepts\nthese results:")
     phrases = {"is_0": "`x == 0` of bfloat16", "larger": "`where(x > y, x, y)`", "reduce_sum": "bfloat16 sum"}
     phrases |= {"to_bfloat16": "converts float32 to it"}
     different = {row.name for dtype in FLOATS for row in _rows(dtype) if row.differs}

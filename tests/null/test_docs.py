@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
-import runpy
 from pathlib import Path
 
 import pytest
+
+from docs import pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(p for p in (*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("*_src/README.md")))
 FOLDERS = [ROOT, ROOT / "jax_cocktail", *ROOT.glob("*_src")]
-MADE = runpy.run_path(str(DOCS / "pages.py"))["pages"]()  # from sections of the README
+MADE = pages.pages()
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -69,20 +72,60 @@ def _exists(folder: Path, parts: list[str]) -> bool:
 @each_page
 def test_links_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text(encoding="utf-8"))
-    missing = [t for t in targets if not (page.parent / t).exists()]
-    assert [t for t in missing if not (page.parent == DOCS and t in MADE)] == []
+    missing = [(page.parent / t).resolve() for t in targets if not (page.parent / t).exists()]
+    assert [t for t in missing if not (t.is_relative_to(DOCS) and str(t.relative_to(DOCS)) in MADE)] == []
 
 
 def test_every_page_is_in_the_navigation():
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    pages = {*MADE, *(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))}
-    assert [page for page in sorted(pages) if f": {page}\n" not in settings] == []
+    named = re.findall(r": ([\w/]+\.md)$", settings, re.MULTILINE) + re.findall(
+        r"'(api/\w+\.md)'", str(pages.api_navigation(""))
+    )
+    assert len(named) == len(set(named))
+    assert set(named) == {*MADE, *(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))}
 
 
-def test_pages_from_the_readme_have_its_text():
-    assert MADE["recursion.md"].startswith("# Recursion\n\nJAX has no recursive functions")
-    assert "## Ten lines\n\n```python" in MADE["quickstart.md"]
+def test_every_public_name_has_a_page():
+    assert all(
+        f"api/{name}.md" in MADE and f"({name}.md)" in MADE["api/index.md"] for name in pages.public_names()
+    )
+    assert all(pages.docstrings().values())
     assert "](docs/" not in "".join(MADE.values())
+
+
+def test_what_a_browser_would_load_from_elsewhere_is_found():
+    html = '<a href="https://a"></a><link rel="canonical" href="https://b"><script src="x.js"></script>'
+    assert pages.remote(html) == []
+    html += '<script src="https://c/x.js"></script><link rel="stylesheet" href="//d"><img src="http://e">'
+    assert pages.remote(html) == ["https://c/x.js", "//d", "http://e"]
+
+
+def rows(title):
+    """The cells of the tables below a heading of the FAQ."""
+    text = (DOCS / "faq.md").read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+    return [line.strip("| ").split(" | ") for line in lines]
+
+
+def test_every_error_is_in_the_index():
+    named = {re.sub(r"\W.*", "", cells[0].strip("[`")) for cells in rows("Errors")}
+    errors = {name for name in pages.public_names() if name.endswith(("Error", "Warning"))}
+    assert errors and errors <= named
+
+
+def test_messages_in_the_index_are_those_of_the_source():
+    """Every part of a quoted message between two gaps is in a text of the source."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "jax_cocktail").rglob("*.py")]
+    said = [n.value for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Constant)]
+    said = [text for text in said if isinstance(text, str)]
+    runtime = [path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("c*_src/runtime*.[hc]*"))]
+    said += [re.sub(r'"\s*"', "", text) for text in runtime]
+    quoted = [text for cells in rows("Warnings") for text in re.findall(r"`([^`]+)`", cells[0])]
+    spans = [text for cells in rows("Errors") for text in re.findall(r"`([^`]+)`", " ".join(cells))]
+    quoted += [text for text in spans if " " in text]
+    parts = [part.strip() for text in quoted for part in text.split("...") if part.strip()]
+    assert len(parts) >= 15
+    assert [part for part in parts if not any(part in text for text in said)] == []
 
 
 def test_modules_that_docstrings_name_exist():
@@ -93,3 +136,14 @@ def test_modules_that_docstrings_name_exist():
         named = re.findall(rf"`((?:{rooms})\.[\w.]+)`", path.read_text(encoding="utf-8"))
         wrong += [f"{path.name}: {dotted}" for dotted in named if not _exists(package, dotted.split("."))]
     assert wrong == []
+
+
+def test_the_run_on_a_busy_machine_is_told_as_recorded():
+    rows = json.loads((ROOT / "benchmarks/results/models_epyc_2_cores_busy.json").read_text())["programs"]
+    text = (DOCS / "limits.md").read_text(encoding="utf-8")
+    for row in rows:
+        cells = row["program"], f"{row['ratio']:.2f}", f"{row['auto_ratio']:.2f}", row["choice"]
+        assert f"| {' | '.join(cells)} |" in text
+    slower = sum(row["ratio"] < 1 for row in rows)
+    for page in (ROOT / "README.md", DOCS / "index.md"):
+        assert f"lose more often: {slower} of {len(rows)} in" in page.read_text(encoding="utf-8")

@@ -1,0 +1,104 @@
+"""The picture of measured speeds, from the records in benchmarks/results, for light and for dark pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import log2
+
+from benchmarks.results_table import best, hosts, runs, timed
+from jax_cocktail.svg import FAINT, INK, LINE, Picture
+
+FASTER, SLOWER = "#2f6db5", "#d9822b"
+DARK = {
+    "white": "#161b22",
+    INK: "#e6edf3",
+    FAINT: "#9da7b3",
+    LINE: "#3d444d",
+    FASTER: "#5b9bea",
+    SLOWER: "#e69a4c",
+}
+MODELS = ("lstm", "nasrnn", "attention", "seq2seq", "blockdrop", "skipnet", "rae")
+OTHERS = {  # case of a record -> what it is
+    "skipped_conds": "branches, all skipped",
+    "vmapped_while": "vmap of a while loop",
+    "batch norm, straight": "batch norm, no loop",
+    "rows of 32, straight": "row statistics, no loop",
+}
+LEAST, MOST = 0.4, 40.0  # ratios at the ends of the axis
+LEFT, WIDTH, ROW, TOP = 196.0, 286.0, 21.0, 118.0
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Seconds of a call under stock XLA and of ours."""
+
+    name: str
+    stock: float
+    ours: float
+
+    @property
+    def ratio(self) -> float:
+        return self.stock / self.ours
+
+
+@cache
+def panels() -> tuple[tuple[str, str, Sequence[Bar]], ...]:
+    """Of each machine: its name, versions, and bars."""
+    host, card = hosts()[0], runs()[0]
+    rows = {row["case"]: row for row in host["rows"]}
+    names = [name for name in rows if name.partition("/")[0] in MODELS and "/" in name]
+    ours = {name: min(rows[name]["ours"].values()) for name in (*names, *OTHERS)}
+    bars = [Bar(OTHERS.get(name, name), rows[name]["stock"], ours[name]) for name in (*names, *OTHERS)]
+    processor = host["cpu"].replace("(R)", "").replace(" Processor", "")
+    found = [(f"{processor}, {host['cores']} cores", f"jax {host['jax']}, {host['date']}", bars)]
+    version = card.versions["packages"]["jax"]
+    both = ((name, best(card, name), card.seconds(name, "ours")) for name in timed(card))
+    cards = [Bar(name, stock, ours) for name, stock, ours in both if stock and ours]
+    found.append((card.card, f"jax {version}", cards))
+    return tuple(found)
+
+
+def draw_speed() -> str:
+    """How many times as fast as stock XLA each program is, on an axis of powers of two."""
+    picture = Picture(1080)
+    picture.title(
+        "How many times as fast as stock XLA: our program forced, model / batch",
+        "Bars to the left of 1x are slower. Left alone, jit measures, and uses stock XLA for these.",
+    )
+    for number, (machine, versions, bars) in enumerate(panels()):
+        draw_panel(picture, 24 + number * 532.0, machine, versions, bars)
+    picture.key(24, picture.height + 26, ((FASTER, "faster than stock XLA"), (SLOWER, "slower")))
+    return picture.svg()
+
+
+def draw_panel(picture: Picture, at: float, machine: str, versions: str, bars: Sequence[Bar]) -> None:
+    left = at + LEFT - 24
+    picture.text(at, 86, machine, 14, style=' font-weight="bold"')
+    picture.text(at, 104, versions, 12, FAINT)
+    bottom = TOP + ROW * len(bars)
+    for ratio in (0.5, 1, 2, 4, 8, 16, 32):
+        x = left + place(ratio)
+        picture.line(x, TOP, x, bottom + 4, FAINT if ratio == 1 else LINE, 1.4 if ratio == 1 else 1)
+        picture.text(x, bottom + 18, f"{ratio:g}x", 11, FAINT, "middle")
+    for number, bar in enumerate(bars):
+        y = TOP + ROW * number + 3
+        begin, end = sorted((place(1.0), place(bar.ratio)))
+        picture.box(left + begin, y, max(end - begin, 1.0), ROW - 6, FASTER if bar.ratio >= 1 else SLOWER, 2)
+        picture.text(left - 8, y + 12, bar.name, 12, anchor="end")
+        room = left + max(end, place(1.0)) + 6
+        picture.text(room, y + 12, f"{bar.ratio:.2g}x", 12)
+
+
+def place(ratio: float) -> float:
+    """Where a ratio is on the axis."""
+    return WIDTH * (log2(ratio) - log2(LEAST)) / (log2(MOST) - log2(LEAST))
+
+
+def draw_speed_dark() -> str:
+    """The same in the colours of dark pages."""
+    text = draw_speed()
+    for light, dark in DARK.items():
+        text = text.replace(f'"{light}"', f'"{dark}"')
+    return text
