@@ -57,7 +57,7 @@ def _bad(dtype: str) -> np.ndarray:
 
 
 def _singular(dtype: str) -> np.ndarray:
-    """Columns of norm 5, 10 and 15: what a reflection leaves of them is exactly zero, however sums are rounded.
+    """Columns of norm 5, 10 and 15: what a reflection leaves of them is exactly zero, however it rounds.
     A reflector of a remainder that is not zero would be a matter of chance."""
     rows = [[3.0, 6.0, 9.0], [4.0, 8.0, 12.0], [0.0, 0.0, 0.0]]
     return np.stack([rows, np.zeros((3, 3)), np.outer([3.0, 4.0, 0.0], np.ones(3))]).astype(dtype)
