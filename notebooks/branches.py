@@ -15,8 +15,8 @@
 # takes about a minute.
 #
 # The stored pictures come from a run on two cores of a processor with x86-64 instructions, with jax 0.10.2
-# and no GPU. Other programs may have used these cores: the first output says how many processes there were
-# for each. **Times depend on the machine: run it on yours.**
+# and no GPU. Other programs may have used these cores, which mostly slows stock XLA down: the first output
+# says how many processes there were for each core. **Times depend on the machine: run it on yours.**
 
 # %% tags=["parameters"]
 SMALL = False

@@ -14,8 +14,8 @@
 # decoder (`while_loop`: it stops when the data says so). This takes about a minute.
 #
 # The stored pictures come from a run on two cores of a processor with x86-64 instructions, with jax 0.10.2
-# and no GPU. Other programs may have used these cores: the first output says how many processes there were
-# for each. **Times depend on the machine: run it on yours.**
+# and no GPU. Other programs may have used these cores, which mostly slows stock XLA down: the first output
+# says how many processes there were for each core. **Times depend on the machine: run it on yours.**
 
 # %% [markdown]
 # `SMALL` shrinks every size, so that the notebook runs in seconds; its times say nothing. `SECONDS` is how

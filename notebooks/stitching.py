@@ -16,8 +16,8 @@
 # checkout, since the census is not part of the installed package.
 #
 # The stored pictures come from a run on two cores of a processor with x86-64 instructions, with jax 0.10.2
-# and no GPU. Other programs may have used these cores: the first output says how many processes there were
-# for each. **Times depend on the machine: run it on yours.**
+# and no GPU. Other programs may have used these cores, which mostly slows stock XLA down: the first output
+# says how many processes there were for each core. **Times depend on the machine: run it on yours.**
 
 # %% tags=["parameters"]
 SMALL = False
@@ -158,6 +158,6 @@ print("slower than stock XLA in this run:", ", ".join(slower) or "none")
 # few bytes and much arithmetic (`quantise`), have little to gain: on an idle machine they are close to 1,
 # on either side. Without `force`, `jit` times both and keeps stock XLA where that is faster.
 #
-# **What it does not show.** Other machines. On two cores that other processes use, the times of stock XLA grow
-# more than ours, so the ratios are larger than on idle ones. On a GPU, ratios are others; no file in
+# **What it does not show.** Other machines. On two cores that other processes use, the times of stock XLA
+# grow more than ours, so the ratios are larger than on idle ones. On a GPU, ratios are others; no file in
 # `benchmarks/results` has the census of one yet.
