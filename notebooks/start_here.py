@@ -122,8 +122,7 @@ for name, (_, arguments) in programs.items():
 
 # %%
 rows = {
-    name: compare(function, arguments, seconds=SECONDS, pick=min)
-    for name, (function, arguments) in programs.items()
+    name: compare(function, arguments, seconds=SECONDS) for name, (function, arguments) in programs.items()
 }
 for name, row in rows.items():
     print(
@@ -149,7 +148,7 @@ axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 plt.show()
 
 # %% [markdown]
-# **What the picture shows:** stock XLA's time over ours, each of the fastest of many calls that took turns.
+# **What the picture shows:** stock XLA's time over ours, each the median of calls that took turns.
 # Higher is faster. The third bar is what you get without options: if ours were slower than stock XLA, it
 # would be close to 1.
 #

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 
 from jax_cocktail import api
 from jax_cocktail.models.measure import interleaved_times, largest_difference
@@ -50,13 +49,11 @@ def compare(
     arguments: tuple[Any, ...],
     *,
     seconds: float = 2.0,
-    pick: Callable[[list[float]], Any] = np.median,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
     """Runs and times ``function(*arguments)`` in the three ways, in turn, for about ``seconds``.
 
     Args:
-      pick: see `interleaved_times`.
       progress: called with each of `STEPS` before the step begins.
     """
     stock, ours, auto = jax.jit(function), api.jit(function, options=COCKTAIL), api.jit(function, options=NOW)
@@ -69,7 +66,7 @@ def compare(
     report = api.explain(function)(*arguments)
     progress(STEPS[3])
     runs = [lambda f=f: f(*arguments) for f in (stock, ours, auto)]
-    times = interleaved_times(runs, seconds=seconds, pick=pick)
+    times = interleaved_times(runs, seconds=seconds)
     return Comparison(
         captured=f"{len(report.captured)} of {len(report.captured) + len(report.left)}",
         choice=report.choice,

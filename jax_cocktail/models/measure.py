@@ -29,19 +29,13 @@ def largest_difference(left: Any, right: Any) -> float:
 
 
 def interleaved_times(
-    functions: Sequence[Callable[[], Any]],
-    *,
-    seconds: float = 2.0,
-    least: int = 5,
-    most: int = 400,
-    pick: Callable[[list[float]], Any] = np.median,
+    functions: Sequence[Callable[[], Any]], *, seconds: float = 2.0, least: int = 5, most: int = 400
 ) -> tuple[float, ...]:
     """The median seconds of each function. They run in turn, so a drift of the machine affects all of them.
 
     Args:
       functions: closures that start the work and return arrays to wait for.
       seconds: the time to spend in total, with at least ``least`` and at most ``most`` rounds.
-      pick: makes one number of a function's times. ``min``: of its fastest call, for a busy machine.
     """
     samples: list[list[float]] = [[] for _ in functions]
     for function in functions:
@@ -54,4 +48,4 @@ def interleaved_times(
             start = time.perf_counter()
             jax.block_until_ready(functions[which]())
             samples[which].append(time.perf_counter() - start)
-    return tuple(float(pick(times)) for times in samples)
+    return tuple(float(np.median(times)) for times in samples)

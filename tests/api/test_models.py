@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jax_cocktail
-from jax_cocktail.models import MODELS, interleaved_times, largest_difference
+from jax_cocktail.models import MODELS, largest_difference
 from jax_cocktail.models.rae import INNER_NODES_PER_HEIGHT, post_order, tree_of
 from jax_cocktail.models.skipnet import gate_offsets
 
@@ -91,7 +91,3 @@ def test_tree_has_the_published_shape():
 
 def test_share_of_running_blocks():
     assert [int((gate_offsets(32, running) > 0).sum()) for running in (0, 8, 22, 32)] == [0, 8, 22, 32]
-
-
-def test_times_are_reduced_as_asked():
-    assert interleaved_times([lambda: 0, lambda: 1], seconds=0.0, least=3, pick=len) == (3.0, 3.0)
