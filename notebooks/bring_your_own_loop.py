@@ -112,8 +112,9 @@ show("HMM", log_likelihood, jnp.full(states, 1 / states), transition, likelihood
 # ## An ODE solver: diffrax
 #
 # An adaptive Runge-Kutta method is a `while_loop` whose step size depends on the data. Van der Pol's
-# oscillator for one parameter, and with `vmap` for many: a batch of solvers goes on until the slowest one is
-# done.
+# oscillator for one parameter, and with `vmap` for many: a batch of solvers goes on until the slowest one
+# is done. Its loop is captured. The three branches that are not are checks of diffrax, which call Python to
+# raise an error; they run once a call, outside of the loop.
 
 # %%
 if has("diffrax"):

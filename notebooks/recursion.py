@@ -267,10 +267,10 @@ plt.show()
 
 # %% [markdown]
 # **What the picture shows.** Left: Python recursion compiles for every tree, so its line climbs with each;
-# the others compile once and stay flat. The height of a flat line is its one compilation; ours includes a C++
-# compiler. Right: the time of a call afterwards. The loop by hand pays for each visit to a node with several
-# kernels of stock XLA. The padded tree computes every place of a full tree. Ours runs the calls inside one
-# custom call.
+# the others compile once and stay flat. The height of a flat line is its one compilation. Ours takes
+# longest, since a C++ compiler works as well; a later process finds the result on disk. Right: the time of
+# a call afterwards. The loop by hand pays for each visit to a node with several kernels of stock XLA. The
+# padded tree computes every place of a full tree. Ours runs the calls inside one custom call.
 #
 # **What it does not show.** Deep trees: the padded tree doubles with each level. Large matrices, whose
 # products dominate. And the gradient: a recursive function has one, but JAX cannot differentiate a
