@@ -91,7 +91,10 @@ class Captured:
       remarks: the actions of the passes, or the reasons against them, one sentence each.
       lengths: the lengths that are launch parameters, each with the line of a loop of so many trips, or "".
         The binary serves other lengths as well.
-      exits: ``file:line (function): reason`` of each side exit: a side of a branch that cannot be compiled.
+      messages: ``primitive at file:line (function)`` of each print and debug callback inside of loops and
+        branches. They are kept and made after the call.
+      exits: ``file:line (function): reason`` of each side exit: a side of a branch that cannot be compiled,
+        or prints and debug callbacks that may become too many.
       exited: how often calls in this process have left by a side exit, and how many calls there were.
     """
 
@@ -107,6 +110,7 @@ class Captured:
     barriers: tuple[tuple[int | None, str, int], ...] = ()
     fired: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     exits: tuple[str, ...] = ()
     exited: tuple[int, int] = (0, 0)
     kernels: int = 1
@@ -254,6 +258,7 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
         lines.append(f"    {_place(what, loop, len(tuple(alike)))}")
     for length, loop in region.lengths:
         lines.append(f"    {_place(f'launch parameter: the length {length}', loop)}")
+    lines += _message_lines(region.messages)
     lines += (f"    side exit at {text}" for text in dict.fromkeys(region.exits))
     if region.exits:
         lines.append("    a call that comes to a side exit runs again on stock XLA, which compiles it, too")
@@ -265,6 +270,19 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
     lines.append(f"    {built} in {_time(region.seconds)}; fingerprint {region.fingerprint[:16]}")
     if region.path:
         lines.append(f"    files: {region.path}")
+    return lines
+
+
+def _message_lines(messages: Sequence[str]) -> list[str]:
+    if not messages:
+        return []
+    prints = sum(text.startswith("debug_print") for text in messages)
+    counts = ((prints, "print"), (len(messages) - prints, "debug callback"))
+    told = " and ".join(_many(number, what) for number, what in counts if number)
+    lines = [f"    {told} {'is' if len(messages) == 1 else 'are'} kept, and made after the call"]
+    for text, same in groupby(messages):
+        what, _, where = text.partition(" at ")
+        lines.append(f"      {_place(what, where, len(tuple(same)))}")
     return lines
 
 

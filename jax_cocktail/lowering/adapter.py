@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import jax
@@ -18,7 +18,7 @@ from jax.interpreters import mlir
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.complex_parts import can_split, on_parts, operations_on_complex
 from jax_cocktail.lowering.state import read_mark
-from jax_cocktail.primitives import CONTROL_FLOW, LIBRARY, RULES, why_unsupported
+from jax_cocktail.primitives import CONTROL_FLOW, LIBRARY, RULES
 from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable, dtype_name
 from jax_cocktail.primitives.jaxprs import (
     call_body,
@@ -28,6 +28,7 @@ from jax_cocktail.primitives.jaxprs import (
     open_jaxpr,
     scan_counts,
 )
+from jax_cocktail.primitives.messages import MESSAGES
 from jax_cocktail.primitives.side_exit import with_exits
 from jax_cocktail.recursion.primitive import RECURSION, expanded_jaxpr
 from jax_cocktail.utask.types import NOWHERE, Source, plain
@@ -67,7 +68,19 @@ def primitive_name(equation: Any) -> str:
     A primitive of another library may have the name of one of JAX's, but not here.
     """
     name = plain(str(equation.primitive.name))
-    return name if _PUBLIC.get(name, equation.primitive) is equation.primitive else f"{name} (not JAX's)"
+    known = _messages() if name in MESSAGES else _PUBLIC
+    return name if known.get(name, equation.primitive) is equation.primitive else f"{name} (not JAX's)"
+
+
+@cache
+def _messages() -> Mapping[str, Any]:
+    """What JAX's functions for messages make. JAX does not export these primitives."""
+
+    def told() -> None:
+        jax.debug.print("")
+        jax.debug.callback(lambda: None)
+
+    return {str(each.primitive.name): each.primitive for each in jax.make_jaxpr(told)().eqns}
 
 
 class Calls:
@@ -115,7 +128,7 @@ class Calls:
         body = self._traced_once(equation, lambda *operands: on_parts(equation, self, operands))
         try:
             for inner in () if body is None else program(body, self).equations:
-                if inner.primitive in CONTROL_FLOW and why_unsupported(inner) is not None:
+                if inner.primitive in CONTROL_FLOW:
                     with_exits(inner)
         except UnsupportedError as error:
             whole = next(operations_on_complex(body), None)
@@ -341,7 +354,18 @@ def _params(equation: Any, calls: Calls) -> dict[str, Any]:
         return {"index": calls.platform_index(params["platforms"])}
     if name in LIBRARY:
         return {**params, "platform": calls.platform}
+    if name in MESSAGES:
+        return {
+            "deliver": partial(_eagerly, equation.primitive, params),
+            "ordered": keeps_order(equation),
+            "partitioned": bool(params.get("partitioned")),
+        }
     return dict(params)
+
+
+def _eagerly(primitive: Any, params: Mapping[str, Any], *operands: Any) -> None:
+    """Applies a primitive to values at once."""
+    primitive.bind(*operands, **primitive.get_bind_params(params))
 
 
 def _moves(operand: Any, result: Any) -> bool:

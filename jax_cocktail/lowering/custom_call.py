@@ -25,7 +25,7 @@ from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import gpu_call
 from jax_cocktail.lowering.adapter import is_key, with_attribute
 from jax_cocktail.lowering.capture import Capture, Region
-from jax_cocktail.lowering.rerun import Rewritten, run_again
+from jax_cocktail.lowering.rerun import Rewritten, Told, deliver, run_again
 from jax_cocktail.primitives import physical_type
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.runtime import routines, trust
@@ -312,13 +312,14 @@ def _call(
     names = dict(zip(traced.invars, region.operands, strict=True))
     # It comes after the trace, because JAX remembers for long what it has traced.
     binary = np.frombuffer(executable.binary, np.uint8)
-    again: list[Any] = []
     returned, rings = traced.outvars[: len(results)], traced.outvars[len(results) :]
-    if region.exits:
-        *ours, flag = returned
-        again = run_again(stock, flag, ours, region.results)
+    ours, flags = returned[: len(region.results)], returned[len(region.results) :][: bool(region.exits)]
+    told = None if region.log is None else Told(region.log, *returned[-2:])
+    if flags:
+        following = run_again(stock, flags[0], ours, region.results, told)
     else:
-        names.update(zip(returned, region.results, strict=True))
+        names.update(zip(ours, region.results, strict=True))
+        following = [] if told is None else deliver(told)
     call_itself = [
         with_attribute(equation, "binary", binary).replace(
             invars=[a if isinstance(a, jex.Literal) else names.get(a, a) for a in equation.invars],
@@ -326,7 +327,7 @@ def _call(
         )
         for equation in traced.eqns
     ]
-    return call_itself + again, returned[-1:] if region.exits else [], rings
+    return call_itself + following, flags, rings
 
 
 _IMPLEMENTATIONS = {"fry": "threefry2x32"}

@@ -57,6 +57,7 @@ def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         ),
         fired=emitted.fired,
         remarks=(*map(str, emitted.remarks), *map(str, grown)),
+        messages=() if region.log is None else tuple(map(str, region.log.messages)),
         exits=tuple(f"{item.where}: {item.reason}" for item in region.exits),
         exited=custom_call.exits(artifact.digest) if region.exits else (0, 0),
         edges=_edges(emitted),
