@@ -81,8 +81,8 @@ def test_the_report_that_a_page_explains():
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     with jax_cocktail.options(force="cocktail", units=2), redirect_stdout(StringIO()) as out:
         exec(compile(program, "rnn.py", "exec"), {})
-    # Nothing is timed where a choice is forced, nor always built; the program has a loop and no side exit.
-    absent = ("candidate", "built in", "memory-bound subgraph at", "side exit at")
+    # Nothing is timed where a choice is forced, nor always built; the program has a loop, and does not print.
+    absent = ("candidate", "built in", "memory-bound subgraph at", "side exit at", "2 prints are kept")
     lines = [text.split("...")[0].strip(" :(") for text in re.findall(r"^\| `(.*?)` \|", page, re.MULTILINE)]
     assert len(lines) >= 10
     assert [line for line in lines if line not in absent and line not in out.getvalue()] == []
