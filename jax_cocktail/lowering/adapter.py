@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import jax
@@ -46,6 +48,7 @@ CALLS = REMATERIALISED | {
     "custom_vmap_call",
     "eval_jaxpr",
 }
+_FOREIGN = "ffi_call"
 ORDERED = frozenset({"OrderedDebugEffect", "OrderedIOEffect"})  # JAX's names
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(:\d+)*( \((?P<function>.*)\))?$", re.DOTALL)
 _PUBLIC = {p.name: p for p in vars(primitives).values() if isinstance(p, jex.Primitive)}
@@ -54,12 +57,50 @@ _KEY = re.compile(r"^key<(?P<impl>.*)>$")
 
 def with_attribute(equation: Any, name: str, array: np.ndarray[Any, Any]) -> Any:
     """A foreign call with another array as one of its attributes; any other equation as it is."""
-    if equation.primitive.name != "ffi_call":
+    if equation.primitive.name != _FOREIGN:
         return equation
     attributes = (
         (key, type(value)(array) if key == name else value) for key, value in equation.params["attributes"]
     )
     return equation.replace(params={**equation.params, "attributes": tuple(attributes)})
+
+
+def labelled(equation: Any, label: str) -> Any:
+    """A foreign call that profilers and debuggers show as `label`; any other equation as it is."""
+    if equation.primitive.name != _FOREIGN or lowering_rule(equation.primitive) is None:
+        return equation
+    params = {**equation.params, "label": label}
+    return equation.replace(primitive=_labelled_call(equation.primitive), params=params)
+
+
+@cache
+def _labelled_call(foreign: Any) -> Any:
+    """JAX's primitive of foreign calls, with a label."""
+    own, stock = jex.Primitive("jax_cocktail_call"), lowering_rule(foreign)
+    own.multiple_results = True
+
+    @own.def_effectful_abstract_eval
+    def _(*avals: Any, label: str, **params: Any) -> Any:
+        return foreign.abstract_eval(*avals, **params)
+
+    def lowered(ctx: Any, *operands: Any, label: str, **params: Any) -> Any:
+        with _location(ctx, label):
+            return stock(ctx, *operands, **params)
+
+    mlir.register_lowering(own, lowered)
+    return own
+
+
+def _location(ctx: Any, label: str) -> Any:
+    """Where an operation comes from, with the label in place of a primitive's name. XLA makes the `op_name`
+    and the name of the instruction of it. A version of JAX that hides its function shows its own names."""
+    try:
+        from jax._src.interpreters.mlir import source_info_to_location
+
+        place = SimpleNamespace(name=label), ctx.name_stack, ctx.traceback
+        return source_info_to_location(ctx.module_context, *place)
+    except (ImportError, AttributeError, TypeError):
+        return nullcontext()
 
 
 def primitive_name(equation: Any) -> str:

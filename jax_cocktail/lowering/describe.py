@@ -61,7 +61,9 @@ def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         exits=tuple(f"{item.where}: {item.reason}" for item in region.exits),
         exited=custom_call.exits(artifact.digest) if region.exits else (0, 0),
         edges=_edges(emitted),
-        lengths=_lengths(emitted),
+        lengths=tuple(
+            each for each in _lengths(emitted) if region.log is None or each[0] != region.log.words
+        ),
         stock=_stock(prepared, region) if STATE.counts_stock else None,
     )
 
