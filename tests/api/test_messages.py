@@ -13,6 +13,8 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.primitives import messages
+from tests.cpu.emulated import Emulation
+from tests.process import python
 
 TARGET = "@jax_cocktail_cpu"
 FORCED = {"force": "cocktail", "strict": True}
@@ -174,30 +176,32 @@ def test_lines_are_those_of_stock_xla(name, capfd):
             assert lines == printed(capfd, program, *arguments)[1]
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
-    + ["float16", "bfloat16", "float32", "float64"],
-)
-def test_operands_of_all_types(dtype, capfd):
+DTYPES = (
+    ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+    + ("float16", "bfloat16", "float32", "float64")
+)  # fmt: skip
+
+
+def test_operands_of_all_types(capfd):
     numbers = [-3, 100, 0.1, -0.0, 7e4, 2**63 - 1, 1e-310, np.nan, np.inf]
-    with np.errstate(all="ignore"), jax.enable_x64(True):
-        values = np.asarray(numbers, np.float64).astype(np.dtype(dtype)).reshape(3, 3)
 
-        def program(xs):
-            def step(i, row):
-                jax.debug.callback(note, i, row[0], row=row, table=xs[:, :0])
-                return i + 1, None
+    def program(tables):
+        def step(i, rows):
+            for table, row in zip(tables, rows, strict=True):
+                jax.debug.callback(note, i, row[0], row=row, table=table[:, :0])
+            return i + 1, None
 
-            return lax.scan(step, 0, xs)[0]
+        return lax.scan(step, 0, tables)[0]
 
-        # for the thread that calls back, too
-        jax.config.update("jax_enable_x64", True)
-        try:
-            heard = compare(capfd, program, values)
-        finally:
-            jax.config.update("jax_enable_x64", False)
-    assert len(heard) == 3 and heard[0][1][0] == dtype
+    with np.errstate(all="ignore"):
+        doubles = np.asarray(numbers, np.float64).reshape(3, 3)
+        tables = tuple(doubles.astype(np.dtype(dtype)) for dtype in DTYPES)
+    jax.config.update("jax_enable_x64", True)  # for the thread that calls back, too
+    try:
+        heard = compare(capfd, program, tables, in_order=False)
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    assert [call[1][0] for call in heard] == 3 * list(DTYPES)
 
 
 def test_ordered_prints_keep_their_order(capfd):
@@ -236,6 +240,62 @@ def test_a_full_log_is_printed_by_stock_xla(length, left, capfd, monkeypatch):
     assert result == length and lines == printed(capfd, jax.jit(program), *arguments)[1]
     (region,) = jax_cocktail.explain(ours)(*arguments).captured
     assert region.exited == (left, 1) and len(lines) == length
+
+
+def recurrent(x, w):
+    """The state is computed by all units, and printed from memory that they share."""
+
+    def step(h, row):
+        h = jnp.tanh(h @ w + row)
+        jax.debug.callback(note, jnp.sum(h > 0), (h > 0)[:, :3])
+        return h, None
+
+    return lax.scan(step, jnp.zeros(x.shape[1:]), x)[0] > 0
+
+
+def operands_of_recurrent(width):
+    random = np.random.default_rng(0)
+    x = random.standard_normal((4, 16, width)).astype(np.float32)
+    return x, (random.standard_normal((width, width)) / width**0.5).astype(np.float32)
+
+
+def test_several_units(capfd):
+    options = FORCED | {"units": 2}
+    arguments = operands_of_recurrent(256)
+    assert len(compare(capfd, recurrent, *arguments, options=options)) == 4
+    ours = jax_cocktail.jit(recurrent, options=options)
+    assert jax_cocktail.explain(ours)(*arguments).captured[0].units == 2
+
+
+def test_an_emulated_gpu(capfd, monkeypatch):
+    arguments = operands_of_recurrent(32)
+    _, _, expected = printed(capfd, jax.jit(recurrent), *arguments)
+    emulation = Emulation(launches=[]).install(monkeypatch)
+    _, _, heard = printed(capfd, jax_cocktail.jit(recurrent, options=FORCED), *arguments)
+    assert heard == expected and len(emulation.launches) == 1
+
+
+PROCESS = """
+import jax, jax_cocktail
+from jax import lax
+
+@jax_cocktail.jit
+def program(n):
+    return lax.fori_loop(0, n, lambda i, a: (jax.debug.print("{} {}", i, a), a * 3 + 1)[1], 2)
+
+with jax_cocktail.options(force="cocktail", plans="cached"):
+    program(3)
+    jax.effects_barrier()
+    print(jax_cocktail.cache_info().compiled)
+"""
+
+
+def test_a_later_process_compiles_nothing(capfd):
+    """Another process has other callbacks, and the same programs."""
+    exec(PROCESS, {})
+    lines = ["0 2", "1 7", "2 22"]
+    assert capfd.readouterr().out.splitlines()[:-1] == lines
+    assert python(PROCESS).splitlines() == [*lines, "0"]
 
 
 def test_what_never_fits_stays_with_stock_xla(monkeypatch, capfd):
