@@ -333,6 +333,7 @@ def _call(
         )
         for equation in traced.eqns
     ]
+    following = [each.replace(source_info=first.source_info) for each in following]
     return call_itself + following, flags, rings
 
 
