@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from jax_cocktail.config import VERSION as __version__
@@ -17,7 +18,6 @@ from jax_cocktail.errors import (
     UnsupportedError,
     VerificationError,
 )
-from jax_cocktail.report import Report
 
 if TYPE_CHECKING:
     from jax_cocktail.api import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         trace,
         wait,
     )
+    from jax_cocktail.report import Report
 
 __all__ = [
     "BuildError",
@@ -88,11 +89,10 @@ _NEEDS_JAX = frozenset(
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the names that need jax on first use: the compiler below them runs without it."""
-    if name in _NEEDS_JAX:
-        from jax_cocktail import api
-
-        value = getattr(api, name)
+    """Imports on first use what needs jax, for the compiler below runs without it, and what few need."""
+    if name in _NEEDS_JAX or name == "Report":
+        module = "jax_cocktail.api" if name in _NEEDS_JAX else "jax_cocktail.report"
+        value = getattr(importlib.import_module(module), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'jax_cocktail' has no attribute {name!r}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import jax
@@ -18,7 +20,7 @@ from jax.interpreters import mlir
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.complex_parts import can_split, on_parts, operations_on_complex
 from jax_cocktail.lowering.state import read_mark
-from jax_cocktail.primitives import CONTROL_FLOW, LIBRARY, RULES, why_unsupported
+from jax_cocktail.primitives import CONTROL_FLOW, LIBRARY, RULES
 from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable, dtype_name
 from jax_cocktail.primitives.jaxprs import (
     call_body,
@@ -28,6 +30,7 @@ from jax_cocktail.primitives.jaxprs import (
     open_jaxpr,
     scan_counts,
 )
+from jax_cocktail.primitives.messages import MESSAGES
 from jax_cocktail.primitives.side_exit import with_exits
 from jax_cocktail.recursion.primitive import RECURSION, expanded_jaxpr
 from jax_cocktail.utask.types import NOWHERE, Source, plain
@@ -45,6 +48,7 @@ CALLS = REMATERIALISED | {
     "custom_vmap_call",
     "eval_jaxpr",
 }
+_FOREIGN = "ffi_call"
 ORDERED = frozenset({"OrderedDebugEffect", "OrderedIOEffect"})  # JAX's names
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(:\d+)*( \((?P<function>.*)\))?$", re.DOTALL)
 _PUBLIC = {p.name: p for p in vars(primitives).values() if isinstance(p, jex.Primitive)}
@@ -53,12 +57,50 @@ _KEY = re.compile(r"^key<(?P<impl>.*)>$")
 
 def with_attribute(equation: Any, name: str, array: np.ndarray[Any, Any]) -> Any:
     """A foreign call with another array as one of its attributes; any other equation as it is."""
-    if equation.primitive.name != "ffi_call":
+    if equation.primitive.name != _FOREIGN:
         return equation
     attributes = (
         (key, type(value)(array) if key == name else value) for key, value in equation.params["attributes"]
     )
     return equation.replace(params={**equation.params, "attributes": tuple(attributes)})
+
+
+def labelled(equation: Any, label: str) -> Any:
+    """A foreign call that profilers and debuggers show as `label`; any other equation as it is."""
+    if equation.primitive.name != _FOREIGN or lowering_rule(equation.primitive) is None:
+        return equation
+    params = {**equation.params, "label": label}
+    return equation.replace(primitive=_labelled_call(equation.primitive), params=params)
+
+
+@cache
+def _labelled_call(foreign: Any) -> Any:
+    """JAX's primitive of foreign calls, with a label."""
+    own, stock = jex.Primitive("jax_cocktail_call"), lowering_rule(foreign)
+    own.multiple_results = True
+
+    @own.def_effectful_abstract_eval
+    def _(*avals: Any, label: str, **params: Any) -> Any:
+        return foreign.abstract_eval(*avals, **params)
+
+    def lowered(ctx: Any, *operands: Any, label: str, **params: Any) -> Any:
+        with _location(ctx, label):
+            return stock(ctx, *operands, **params)
+
+    mlir.register_lowering(own, lowered)
+    return own
+
+
+def _location(ctx: Any, label: str) -> Any:
+    """Where an operation comes from, with the label in place of a primitive's name. XLA makes the `op_name`
+    and the name of the instruction of it. A version of JAX that hides its function shows its own names."""
+    try:
+        from jax._src.interpreters.mlir import source_info_to_location
+
+        place = SimpleNamespace(name=label), ctx.name_stack, ctx.traceback
+        return source_info_to_location(ctx.module_context, *place)
+    except (ImportError, AttributeError, TypeError):
+        return nullcontext()
 
 
 def primitive_name(equation: Any) -> str:
@@ -67,7 +109,19 @@ def primitive_name(equation: Any) -> str:
     A primitive of another library may have the name of one of JAX's, but not here.
     """
     name = plain(str(equation.primitive.name))
-    return name if _PUBLIC.get(name, equation.primitive) is equation.primitive else f"{name} (not JAX's)"
+    known = _messages() if name in MESSAGES else _PUBLIC
+    return name if known.get(name, equation.primitive) is equation.primitive else f"{name} (not JAX's)"
+
+
+@cache
+def _messages() -> Mapping[str, Any]:
+    """What JAX's functions for messages make. JAX does not export these primitives."""
+
+    def told() -> None:
+        jax.debug.print("")
+        jax.debug.callback(lambda: None)
+
+    return {str(each.primitive.name): each.primitive for each in jax.make_jaxpr(told)().eqns}
 
 
 class Calls:
@@ -115,7 +169,7 @@ class Calls:
         body = self._traced_once(equation, lambda *operands: on_parts(equation, self, operands))
         try:
             for inner in () if body is None else program(body, self).equations:
-                if inner.primitive in CONTROL_FLOW and why_unsupported(inner) is not None:
+                if inner.primitive in CONTROL_FLOW:
                     with_exits(inner)
         except UnsupportedError as error:
             whole = next(operations_on_complex(body), None)
@@ -341,7 +395,18 @@ def _params(equation: Any, calls: Calls) -> dict[str, Any]:
         return {"index": calls.platform_index(params["platforms"])}
     if name in LIBRARY:
         return {**params, "platform": calls.platform}
+    if name in MESSAGES:
+        return {
+            "deliver": partial(_eagerly, equation.primitive, params),
+            "ordered": keeps_order(equation),
+            "partitioned": bool(params.get("partitioned")),
+        }
     return dict(params)
+
+
+def _eagerly(primitive: Any, params: Mapping[str, Any], *operands: Any) -> None:
+    """Applies a primitive to values at once."""
+    primitive.bind(*operands, **primitive.get_bind_params(params))
 
 
 def _moves(operand: Any, result: Any) -> bool:

@@ -25,9 +25,10 @@ from jax_cocktail.lowering.adapter import (
 )
 from jax_cocktail.lowering.choices import choices
 from jax_cocktail.lowering.flatten import Flat, flatten
-from jax_cocktail.primitives import CONTROL_FLOW, FUSIBLE, LIBRARY, MOVEMENT, why_unsupported
+from jax_cocktail.primitives import CONTROL_FLOW, FUSIBLE, LIBRARY, MOVEMENT
 from jax_cocktail.primitives.equation import Equation, Program, Variable, primitives_in
-from jax_cocktail.primitives.side_exit import Exit, threaded, with_exits
+from jax_cocktail.primitives.messages import Log, logged
+from jax_cocktail.primitives.side_exit import Exit, leaving_if_full, threaded, with_exits
 from jax_cocktail.report import Counts, Left
 from jax_cocktail.schedule.partition import Node, Partition, partition
 
@@ -48,7 +49,8 @@ Converted = tuple[Equation, tuple[Exit, ...]] | None  # None: the equation stays
 @dataclass(frozen=True, eq=False, slots=True)
 class Region:
     """Equations that become one custom call. `operands` and `results` are JAX's own variables; `members` are
-    the positions of the equations in the jaxpr. With `exits`, the program's last result is the exit flag.
+    the positions of the equations in the jaxpr. With `exits`, the program's next result is the exit flag, and
+    with a `log` of messages its last two are the number of words in use and the log.
     `memory_bound`: it has no control flow, and its first operator comes from the user's line `source`."""
 
     program: Program
@@ -58,6 +60,7 @@ class Region:
     control_flow: tuple[str, ...]
     operators: Counts
     exits: tuple[Exit, ...] = ()
+    log: Log | None = None
     memory_bound: bool = False
     source: str = ""
 
@@ -188,8 +191,6 @@ def _convert(adapter: Adapter, calls: Calls, equation: Any) -> tuple[Converted, 
         return None, UnsupportedError("it is a rematerialised call without control flow")
     try:
         converted = adapter.equation(equation)
-        if why_unsupported(converted) is None:
-            return (converted, ()), None
         return with_exits(converted), None
     except UnsupportedError as error:
         return None, error
@@ -249,8 +250,11 @@ def _region(
         if equation.primitive in CONTROL_FLOW or position in selects
     )
     counts = _counted(primitives_in(body))
-    program = threaded(program) if exits else program
-    return Region(program, members, tuple(operands), tuple(results), control_flow, counts, exits)
+    program, log = logged(threaded(program) if exits else program)
+    if log is not None and log.overflows:
+        program, full = leaving_if_full(program, log, has_flag=bool(exits))
+        exits = (*exits, full)
+    return Region(program, members, tuple(operands), tuple(results), control_flow, counts, exits, log)
 
 
 def _beside(flat: Flat, parts: Partition) -> Counts:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
@@ -23,10 +25,10 @@ from jax_cocktail.cache import prepare_root
 from jax_cocktail.compiler import Executable
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import gpu_call
-from jax_cocktail.lowering.adapter import is_key, with_attribute
+from jax_cocktail.lowering.adapter import is_key, labelled, primitive_name, with_attribute
 from jax_cocktail.lowering.capture import Capture, Region
-from jax_cocktail.lowering.rerun import Rewritten, run_again
-from jax_cocktail.primitives import physical_type
+from jax_cocktail.lowering.rerun import Rewritten, Told, deliver, run_again
+from jax_cocktail.primitives import CONTROL_FLOW, physical_type
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.runtime import routines, trust
 from jax_cocktail.utask.plan import LaunchPlan
@@ -274,7 +276,7 @@ def rewrite(
                     else _on_gpu(executable, plan, platform, name, sync, label)
                 )
                 stock = [flat.equations[member] for member in region.members]
-                call, flag, ring = _call(region, executable, invocation, stock)
+                call, flag, ring = _call(region, executable, invocation, stock, name)
                 equations += call
                 flags += flag
                 rings += ring
@@ -284,10 +286,11 @@ def rewrite(
 
 
 def _call(
-    region: Region, executable: Executable, invocation: Invocation, stock: Sequence[Any]
+    region: Region, executable: Executable, invocation: Invocation, stock: Sequence[Any], name: str
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """The equations of one custom call, which read and define the variables of the region; its exit flag and
-    its rings, if it has them. `stock`: the equations that it replaces, which run again after a side exit."""
+    its rings, if it has them. `stock`: the equations that it replaces, which run again after a side exit.
+    `name`: the function's. Debuggers and profilers see the call where the first loop or branch was."""
     operands = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in region.operands]
     results = [physical_type(atom) for atom in region.program.outputs]
     shapes = [jax.ShapeDtypeStruct(t.shape, np.dtype(_numpy_name(t.dtype))) for t in results]
@@ -312,21 +315,35 @@ def _call(
     names = dict(zip(traced.invars, region.operands, strict=True))
     # It comes after the trace, because JAX remembers for long what it has traced.
     binary = np.frombuffer(executable.binary, np.uint8)
-    again: list[Any] = []
     returned, rings = traced.outvars[: len(results)], traced.outvars[len(results) :]
-    if region.exits:
-        *ours, flag = returned
-        again = run_again(stock, flag, ours, region.results)
+    ours, flags = returned[: len(region.results)], returned[len(region.results) :][: bool(region.exits)]
+    told = None if region.log is None else Told(region.log, *returned[-2:])
+    if flags:
+        following = run_again(stock, flags[0], ours, region.results, told)
     else:
-        names.update(zip(returned, region.results, strict=True))
+        names.update(zip(ours, region.results, strict=True))
+        following = [] if told is None else deliver(told)
+    first = next((each for each in stock if primitive_name(each) in CONTROL_FLOW), stock[0])
+    label = label_of(region, name)
     call_itself = [
-        with_attribute(equation, "binary", binary).replace(
+        labelled(with_attribute(equation, "binary", binary), label).replace(
             invars=[a if isinstance(a, jex.Literal) else names.get(a, a) for a in equation.invars],
             outvars=[names.get(var, var) for var in equation.outvars],
+            source_info=first.source_info,
         )
         for equation in traced.eqns
     ]
-    return call_itself + again, returned[-1:] if region.exits else [], rings
+    following = [each.replace(source_info=first.source_info) for each in following]
+    return call_itself + following, flags, rings
+
+
+def label_of(region: Region, name: str) -> str:
+    """What profilers show of a call: the function, and its first loop, branch or subgraph."""
+    first, *others = region.control_flow or (f"subgraph at {region.source}",)
+    what, _, where = first.partition(" at ")
+    place = PurePath(re.sub(r" \(.*", "", where)).name
+    more = f" and {len(others)} more" if others else ""
+    return " ".join(filter(None, (name, what, place and f"at {place}"))) + more
 
 
 _IMPLEMENTATIONS = {"fry": "threefry2x32"}

@@ -68,10 +68,13 @@ def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         ),
         fired=emitted.fired,
         remarks=(*map(str, emitted.remarks), *map(str, grown)),
+        messages=() if region.log is None else tuple(map(str, region.log.messages)),
         exits=tuple(f"{item.where}: {item.reason}" for item in region.exits),
         exited=custom_call.exits(artifact.digest) if region.exits else (0, 0),
         edges=_edges(found),
-        lengths=_lengths(emitted),
+        lengths=tuple(
+            each for each in _lengths(emitted) if region.log is None or each[0] != region.log.words
+        ),
         stock=_stock(prepared, region) if STATE.counts_stock else None,
         tree=tree,
         flows=flows,

@@ -54,6 +54,7 @@ class _Inliner:
         self.consts: list[Any] = []
         self.recursions: list[tuple[Any, range]] = []
         self._new = jex.gensym()
+        self._scopes: list[Any] = []  # of the calls whose bodies are being inlined, outermost first
 
     def constant(self, atom: Any, value: Any) -> Any:
         """Turns a constant of an inlined body into a constant of the whole jaxpr."""
@@ -73,13 +74,28 @@ class _Inliner:
             outvars = list(equation.outvars)
             if not outermost:  # JAX shares bodies between calls, so a body may be inlined twice
                 outvars = [self._new(var.aval) for var in outvars]
-            self.equations.append(equation.replace(invars=list(operands), outvars=outvars))
+            info = self._placed(equation.source_info)
+            self.equations.append(equation.replace(invars=list(operands), outvars=outvars, source_info=info))
             return outvars
         start = len(self.equations)
+        self._scopes.append(_named(equation))
         results = interpret(body, self._calls.arguments(body, operands), self.constant, self.apply)
+        self._scopes.pop()
         if primitive_name(equation) == RECURSION:
             self.recursions.append((equation, range(start, len(self.equations))))
         return results
+
+    def _placed(self, info: Any) -> Any:
+        """The source of an equation, with the named scopes around the calls that it is in."""
+        for scope in reversed(self._scopes):
+            info = info.replace(name_stack=scope + info.name_stack)
+        return info
+
+
+def _named(call: Any) -> Any:
+    """The named scopes in a call: those around it, and its own name."""
+    name, scopes = call.params.get("name"), call.source_info.name_stack
+    return scopes.extend(f"{primitive_name(call)}({name})") if isinstance(name, str) else scopes
 
 
 def flatten(closed: Any, calls: Calls) -> Flat:

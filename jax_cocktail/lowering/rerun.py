@@ -1,16 +1,24 @@
-"""What follows a custom call with side exits: if its exit flag is set, stock XLA runs the region again."""
+"""What follows a custom call: its messages, and the second run after a side exit.
+
+If the exit flag is set, stock XLA runs the region again; else the messages in the log are made. Nothing of a
+region is traced again, so sources, contexts, manual axes and effects do not change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jax_cocktail.primitives.jaxprs import constants, open_jaxpr
+from jax_cocktail.primitives.messages import Log
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -42,29 +50,109 @@ class Rewritten:
         return jex.ClosedJaxpr(part, list(constants(self.jaxpr)))
 
 
-def run_again(stock: Sequence[Any], flag: Any, ours: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """Equations that define the variables `results`: by the equations `stock` if `flag`, else as `ours`.
+@dataclass(frozen=True, eq=False, slots=True)
+class Told:
+    """The messages of a custom call: the variables that hold the number of words in use and the log."""
 
-    Nothing is traced again, so sources, contexts, manual axes and effects do not change.
-    """
-    made = {var for equation in stock for var in equation.outvars}
-    atoms = (atom for equation in stock for atom in equation.invars if not isinstance(atom, jex.Literal))
-    operands = [*dict.fromkeys(atom for atom in atoms if atom not in made), *ours]
-    effects = frozenset().union(*(equation.effects for equation in stock))
-    template = open_jaxpr(jax.make_jaxpr(lambda taken: lax.cond(taken, lambda: 1, lambda: 0))(True))
-    *before, branch = template.eqns
+    log: Log
+    used: Any
+    words: Any
+
+    @property
+    def equations(self) -> tuple[Any, ...]:
+        """They make the messages, with a debug callback of JAX's."""
+        log, callback = self.log, partial(_deliver, self.log)
+
+        def told(used: Any, words: Any) -> None:
+            jax.debug.callback(callback, used, words, ordered=log.ordered, partitioned=log.partitioned)
+
+        return _spliced(told, [self.used, self.words])
+
+
+def _deliver(log: Log, used: Any, words: Any) -> None:
+    for message, operands in log.read(np.asarray(words)[: int(used)]):
+        message.deliver(*operands)
+
+
+def _type_of(var: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
+
+
+def deliver(told: Told) -> list[Any]:
+    """Equations that make the messages, if there are any."""
+    return _branch(_some, [told.used], [_Side(), _Side(told.equations)], [])
+
+
+def run_again(
+    stock: Sequence[Any], flag: Any, ours: Sequence[Any], results: Sequence[Any], told: Told | None = None
+) -> list[Any]:
+    """Equations that define the variables `results`: by the equations `stock` if `flag`, else as `ours`, and
+    make the messages in that case."""
+    again, kept = _Side(tuple(stock), tuple(results)), _Side((), tuple(ours))
+    if told is None:
+        return _branch(lambda flag: flag.astype(np.int32), [flag], [kept, again], results)
+    sides = [kept, _Side(told.equations, tuple(ours)), again]
+    return _branch(lambda flag, used: jnp.where(flag, 2, _some(used)), [flag, told.used], sides, results)
+
+
+def _some(used: Any) -> Any:
+    return (used > 0).astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Side:
+    """A side of a branch: equations on variables from outside, and the results."""
+
+    equations: tuple[Any, ...] = ()
+    results: tuple[Any, ...] = ()
+
+
+def _branch(
+    index: Callable[..., Any], operands: Sequence[Any], sides: Sequence[_Side], results: Sequence[Any]
+) -> list[Any]:
+    """Equations that define the variables `results` by one of the sides. `index`: its number, computed from
+    the variables `operands`."""
+
+    def template(*values: Any) -> Any:
+        return lax.switch(index(*values), [partial(lambda n: n, n) for n in range(len(sides))])
+
+    *before, branch = _spliced(template, operands)
     empty = open_jaxpr(branch.params["branches"][0])
-    sides = (
-        empty.replace(invars=operands, outvars=list(ours)),
-        empty.replace(invars=operands, eqns=list(stock), outvars=list(results), effects=effects),
+    inputs = list(dict.fromkeys(atom for side in sides for atom in _free(side)))
+    effects = frozenset().union(*(each.effects for side in sides for each in side.equations))
+    jaxprs = tuple(
+        empty.replace(
+            invars=inputs,
+            eqns=list(side.equations),
+            outvars=list(side.results),
+            effects=frozenset().union(*(each.effects for each in side.equations)),
+        )
+        for side in sides
     )
-    names = dict(zip(template.invars, [flag], strict=True))
     return [
-        *(e.replace(invars=[names.get(atom, atom) for atom in e.invars]) for e in before),
+        *before,
         branch.replace(
-            invars=[*(names.get(atom, atom) for atom in branch.invars), *operands],
+            invars=[*branch.invars, *inputs],
             outvars=list(results),
-            params={**branch.params, "branches": tuple(jex.ClosedJaxpr(side, []) for side in sides)},
+            params={**branch.params, "branches": tuple(jex.ClosedJaxpr(each, []) for each in jaxprs)},
             effects=effects,
         ),
     ]
+
+
+def _spliced(function: Callable[..., Any], operands: Sequence[Any]) -> tuple[Any, ...]:
+    """The equations of a function on these variables."""
+    traced = open_jaxpr(jax.make_jaxpr(function)(*map(_type_of, operands)))
+    names = dict(zip(traced.invars, operands, strict=True))
+
+    def named(atom: Any) -> Any:
+        return atom if isinstance(atom, jex.Literal) else names.get(atom, atom)
+
+    return tuple(each.replace(invars=[*map(named, each.invars)]) for each in traced.eqns)
+
+
+def _free(side: _Side) -> list[Any]:
+    """The variables that a side takes from outside."""
+    made = {var for equation in side.equations for var in equation.outvars}
+    atoms = [atom for equation in side.equations for atom in equation.invars]
+    return [a for a in (*atoms, *side.results) if not isinstance(a, jex.Literal) and a not in made]

@@ -34,10 +34,11 @@ def while_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
         following = inline(builder, params["body_jaxpr"], (*body_constants, *carried))
         if predicate.type.rank:
             (active,) = inline(builder, condition, (*condition_constants, *carried))
-            following = [  # only the exit flag has no batch elements
-                builder.select(spread(builder, active, new.type.shape), new, old) if new.type.rank else new
-                for new, old in zip(following, carried, strict=True)
-            ]
+            whole = int(params.get("whole", 0))
+            following[whole:] = (
+                builder.select(spread(builder, active, new.type.shape), new, old)
+                for new, old in zip(following[whole:], carried[whole:], strict=True)
+            )
     outputs = builder.like(initial)
     builder.out.append(
         LoopUTask(

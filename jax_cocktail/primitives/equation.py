@@ -59,13 +59,16 @@ class Equation:
     """One application of a primitive.
 
     `params` are JAX's own, except for control flow, which is normalised:
-      while: cond_jaxpr, body_jaxpr (Program), cond_nconsts, body_nconsts
+      while: cond_jaxpr, body_jaxpr (Program), cond_nconsts, body_nconsts; whole (the number of first carries
+        that have no batch elements, if the predicate has some)
       scan: jaxpr (Program), num_consts, num_carry, length, reverse
       cond: branches (tuple of Program); inputs[0] is the index (int32) or predicate (bool)
     and for:
       device_put: moves (a value is put into another memory)
       platform_index: index (None if no entry is for the platform)
       linear algebra with library code: platform
+      debug_print, debug_callback: deliver (makes the message, given the operands as arrays), ordered,
+        partitioned
     """
 
     primitive: str

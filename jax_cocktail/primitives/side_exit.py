@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.primitives.carried import carried
 from jax_cocktail.primitives.control import CONTROL_FLOW
 from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable, primitives_in
+from jax_cocktail.primitives.messages import LOG_MIB, Log, silent
 from jax_cocktail.primitives.rule import physical_type, rule
 from jax_cocktail.primitives.translate import why_unsupported
 from jax_cocktail.utask.builder import Builder
@@ -29,12 +31,13 @@ _CHECK = "failure"
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A side exit: why the side cannot be translated, and the user's source line. `check`: it calls Python
-    without a side effect, as checks do that raise an error."""
+    """A side exit: the reason for it, and the user's source line. `check`: it calls Python without a side
+    effect, as checks do that raise an error. `full`: the program leaves if its log of messages is full."""
 
     reason: str
     where: str
-    check: bool
+    check: bool = False
+    full: bool = False
 
 
 @rule(SIDE_EXIT)
@@ -44,12 +47,15 @@ def _zeros(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
 
 
 def with_exits(equation: Equation) -> tuple[Equation, tuple[Exit, ...]]:
-    """Replaces the sides of branches that cannot be translated by side exits.
+    """Replaces the sides of branches that cannot be translated by side exits. Messages can be translated.
 
     Raises:
       UnsupportedError: the equation cannot be translated even so. What cannot be translated stands outside of
         all branches, or in every side of one, or the equation has no loop that is worth it.
     """
+    equation = silent(equation)
+    if why_unsupported(equation) is None:
+        return equation, ()
     result, exits = _with_exits(equation)
     reason = why_unsupported(result)
     if reason is not None:
@@ -114,6 +120,21 @@ def threaded(program: Program) -> Program:
     return Program(program.inputs, equations, (*program.outputs, flag))
 
 
+def leaving_if_full(program: Program, log: Log, has_flag: bool) -> tuple[Program, Exit]:
+    """A program with a log, which leaves if its messages do not fit: all of them are made in the second run.
+    `has_flag`: it has the exit flag already, before the words in use and the log."""
+    *results, used, words = program.outputs
+    full = Variable("bool", ())
+    more = [Equation("gt", (used, Literal(np.asarray(log.words, np.int32))), (full,))]
+    if has_flag:
+        left, full = results.pop(), Variable("bool", ())
+        more.append(Equation("or", (left, more[0].outputs[0]), (full,)))
+    reason = f"its prints and debug callbacks may fill more than {LOG_MIB} MiB"
+    outputs = (*results, full, used, words)
+    leaving = Exit(reason, str(log.messages[0].source), full=True)
+    return Program(program.inputs, (*program.equations, *more), outputs), leaving
+
+
 def _thread(equations: Sequence[Equation], flag: Atom) -> tuple[tuple[Equation, ...], Atom]:
     """The equations, given the exit flag before them, and the exit flag after them."""
     result: list[Equation] = []
@@ -149,28 +170,20 @@ def _masked(check: Equation, flag: Atom) -> list[Equation]:
 
 def _carried(equation: Equation, flag: Atom) -> tuple[list[Equation], Atom]:
     """Control flow with the exit flag as a further operand and as its first result."""
-    params, after = dict(equation.params), Variable("bool", ())
-    more: list[Equation] = []
-    if equation.primitive == "cond":
-        at = 1
-        params["branches"] = tuple(_with_flag(side, 0) for side in params["branches"])
-    elif equation.primitive == "while":
-        at = params["cond_nconsts"] + params["body_nconsts"]
-        params["cond_jaxpr"] = _stopping(params["cond_jaxpr"], params["cond_nconsts"])
-        params["body_jaxpr"] = _with_flag(params["body_jaxpr"], params["body_nconsts"])
-    else:
-        at = params["num_consts"]
-        params["jaxpr"] = _with_flag(params["jaxpr"], at)
-        if params["num_carry"]:
-            params["num_carry"] += 1
-        else:  # the iterations are independent and stay so
-            params["num_consts"] += 1
-            flags, found, after = Variable("bool", (params["length"],)), after, Variable("bool", ())
-            more.append(Equation("reduce_or", (flags,), (found,), {"axes": (0,)}, equation.source))
-            more.append(Equation("or", (found, flag), (after,), source=equation.source))
+    if equation.primitive != "scan" or equation.params["num_carry"]:
+        result, (after,) = carried(equation, (flag,), _with_flag, _stopping)
+        return [result], after
+    # the iterations are independent and stay so
+    params, at = dict(equation.params), equation.params["num_consts"]
+    params["jaxpr"] = _with_flag(params["jaxpr"], at)
+    params["num_consts"] += 1
     inputs = (*equation.inputs[:at], flag, *equation.inputs[at:])
-    first = flags if more else after
-    return [replace(equation, inputs=inputs, outputs=(first, *equation.outputs), params=params), *more], after
+    flags, found, after = Variable("bool", (params["length"],)), Variable("bool", ()), Variable("bool", ())
+    return [
+        replace(equation, inputs=inputs, outputs=(flags, *equation.outputs), params=params),
+        Equation("reduce_or", (flags,), (found,), {"axes": (0,)}, equation.source),
+        Equation("or", (found, flag), (after,), source=equation.source),
+    ], after
 
 
 def _with_flag(program: Program, at: int) -> Program:

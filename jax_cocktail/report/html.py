@@ -7,7 +7,7 @@ from itertools import groupby
 
 from jax_cocktail.report.code import short
 from jax_cocktail.report.picture import draw_region
-from jax_cocktail.report.text import NOTABLE, measured, runs_on
+from jax_cocktail.report.text import NOTABLE, kept_messages, measured, runs_on
 from jax_cocktail.report.values import SCHEMES, Captured, Contents, Edge, Left, Node, Trial
 from jax_cocktail.report.words import brief, counts, duration, many, place, size
 from jax_cocktail.svg import written
@@ -132,6 +132,7 @@ def _region(report: Contents, number: int, region: Captured) -> Iterator[str]:
     if region.edges:
         yield fold(_edges_title(region.edges), _edges(region.edges))
     notes = [f"launch parameter: {place(f'the length {n}', where)}" for n, where in region.lengths]
+    notes += kept_messages(region.messages)
     notes += (f"side exit at {text}" for text in dict.fromkeys(region.exits))
     if region.exited[0]:
         notes.append("{} of {} calls so far left by a side exit".format(*region.exited))

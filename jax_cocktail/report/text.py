@@ -83,6 +83,7 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
         lines.append(f"    {place(what, loop, len(tuple(alike)))}")
     for length, loop in region.lengths:
         lines.append(f"    {place(f'launch parameter: the length {length}', loop)}")
+    lines += (f"    {line}" for line in kept_messages(region.messages))
     lines += (f"    side exit at {each}" for each in dict.fromkeys(region.exits))
     if region.exits:
         lines.append("    a call that comes to a side exit runs again on stock XLA, which compiles it, too")
@@ -94,6 +95,20 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
     lines.append(f"    {built} in {duration(region.seconds)}; fingerprint {region.fingerprint[:16]}")
     if region.path:
         lines.append(f"    files: {region.path}")
+    return lines
+
+
+def kept_messages(messages: Sequence[str]) -> list[str]:
+    """How many prints and debug callbacks are made after the call, and their places."""
+    if not messages:
+        return []
+    prints = sum(each.startswith("debug_print") for each in messages)
+    numbers = ((prints, "print"), (len(messages) - prints, "debug callback"))
+    told = " and ".join(many(number, what) for number, what in numbers if number)
+    lines = [f"{told} {'is' if len(messages) == 1 else 'are'} kept, and made after the call"]
+    for each, same in groupby(messages):
+        what, _, where = each.partition(" at ")
+        lines.append(f"  {place(what, where, len(tuple(same)))}")
     return lines
 
 

@@ -153,7 +153,10 @@ class Captured:
       remarks: the actions of the passes, or the reasons against them, one sentence each.
       lengths: the lengths that are launch parameters, each with the line of a loop of so many trips, or "".
         The binary serves other lengths as well.
-      exits: ``file:line (function): reason`` of each side exit: a side of a branch that cannot be compiled.
+      messages: ``primitive at file:line (function)`` of each print and debug callback inside of loops and
+        branches. They are kept and made after the call.
+      exits: ``file:line (function): reason`` of each side exit: a side of a branch that cannot be compiled,
+        or prints and debug callbacks that may become too many.
       exited: how often calls in this process have left by a side exit, and how many calls there were.
       tree: the program that runs, as nested parts.
       flows: the edges between these parts.
@@ -171,6 +174,7 @@ class Captured:
     barriers: tuple[tuple[int | None, str, int], ...] = ()
     fired: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     exits: tuple[str, ...] = ()
     exited: tuple[int, int] = (0, 0)
     kernels: int = 1

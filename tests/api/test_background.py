@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 
 import jax_cocktail
 from jax_cocktail.build import command, progress
@@ -167,7 +168,7 @@ def test_signatures_change_over_one_by_one():
 def test_strict_raises_at_the_first_call():
     def function(x):
         def body(i, a):
-            jax.debug.print("{}", i, ordered=True)
+            io_callback(print, None, i, ordered=True)
             return a + 1
 
         return lax.fori_loop(0, 3, body, x)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 
 import jax_cocktail
 from jax_cocktail.lowering.lower import lower
@@ -269,7 +270,7 @@ def test_effects_stay_with_stock():
 
     def function(x):
         def body(i, a):
-            jax.debug.callback(lambda value: seen.append(float(value)), a)
+            io_callback(lambda value: seen.append(float(value)), None, a)
             return a + 1
 
         return lax.fori_loop(0, 3, body, x)

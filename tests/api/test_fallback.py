@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 from jax.scipy.special import zeta
 
 import jax_cocktail
@@ -88,7 +89,7 @@ def test_callbacks_are_stock_and_strict_says_so():
 
 def test_a_loop_with_an_effect_inside_is_stock():
     def program(x):
-        y = lax.fori_loop(0, 2, lambda i, a: (jax.debug.callback(lambda: None), a + 1)[1], x)
+        y = lax.fori_loop(0, 2, lambda i, a: (io_callback(lambda: None, None), a + 1)[1], x)
         return lax.fori_loop(0, 2, lambda i, a: a * 2, y)
 
     result, text = told(jax_cocktail.jit(program, options=FORCED), 0.0)

@@ -25,7 +25,8 @@ from jax_cocktail.compiler import Artifact
 from jax_cocktail.device.amd import MI250X
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError
 from jax_cocktail.lowering import custom_call, decisions, gpu_call, variants
-from jax_cocktail.lowering.state import collecting
+from jax_cocktail.lowering.lower import lower
+from jax_cocktail.lowering.state import Mark, collecting
 from jax_cocktail.models import MODELS
 from jax_cocktail.recursion.failure import failure_p
 from jax_cocktail.runtime import trust
@@ -103,6 +104,27 @@ def test_a_side_exit(compiler):
     text = lowered(f=lambda x: lax.fori_loop(0, 5, body, x))
     assert "-> (tensor<8xf32>, tensor<i1>, tensor<4352xui8>)" in text
     assert text.index("@jax_cocktail_gpu(") < text.index("stablehlo.case") < text.index("stablehlo.while")
+
+
+@pytest.mark.parametrize("platform", TARGETS)
+def test_prints(compiler, platform):
+    """The log is a result like any other, and JAX's own callback gets it. JAX lowers callbacks for a GPU only
+    where there is one."""
+
+    def printing(x):
+        def step(y, _):
+            jax.debug.print("{}", y)
+            return jnp.tanh(y) + x, None
+
+        return lax.scan(step, x, None, length=5)[0]
+
+    closed = jax.make_jaxpr(printing)(jnp.ones(8))
+    outcome = lower(
+        closed, Mark("printing", jax_cocktail.Options(force="cocktail", strict=True)), "", platform
+    )
+    text = str(outcome.jaxpr)
+    assert f"u32[{5 * (1 + 8)}]" in text and "debug_callback" in text
+    assert "target_name=jax_cocktail_gpu" in text and "scan[" not in text
 
 
 def test_without_workspace(compiler):

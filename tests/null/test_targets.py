@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 MAKERS = re.compile(r"cuda|rocm|nvcc|nvrtc|hiprtc|hipcc|nvidia|\b(amd|hip)\b", re.IGNORECASE)
 TARGETS = ("codegen/cuda.py", "codegen/rocm.py", "codegen/machines.py")
-LAYERS = ("build", "device", "runtime")
+LAYERS = ("build", "commands", "device", "runtime")  # `doctor` looks for the compilers
 PLATFORMS = ("lowering/gpu_call.py",)  # the table of platforms
 
 
