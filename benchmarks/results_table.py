@@ -79,9 +79,32 @@ def runs() -> tuple[Run, ...]:
     return tuple(run for run in found if run.versions.get("card"))
 
 
+# The models of the first page: loops, branches, and trees as loops and by recursion.
+SHOWN = (
+    "lstm",
+    "nasrnn",
+    "attention",
+    "seq2seq",
+    "blockdrop",
+    "skipnet",
+    "rae",
+    "rae_recursive",
+    "tree_lstm",
+)
+
+
 def hosts() -> tuple[Record, ...]:
-    """Every record of `benchmarks.rank`: the times of a CPU, by file name."""
-    return tuple(json.loads(path.read_text()) for path in sorted(RESULTS.glob("rank_*.json")))
+    """Every record of the command `bench`: the times of a CPU, by file name."""
+    return tuple(json.loads(path.read_text()) for path in sorted(RESULTS.glob("bench_*.json")))
+
+
+def host_times(record: Record) -> dict[str, tuple[float, float]]:
+    """Median seconds of a call under stock XLA, and of ours if it is forced, of each model with its batch."""
+    sides = ("stock", "ours")
+    return {
+        f"{row['model']}/{row['batch']}": tuple(row[side]["median"]["middle"] for side in sides)
+        for row in record["rows"]
+    }
 
 
 def time(seconds: float | None) -> str:
@@ -136,9 +159,8 @@ def short(run: Run) -> str:
     slower = [name for name, (ours, stock) in both.items() if ours and stock and stock < ours]
     text = f"{run.card}: {answers(run)[:-1]}\n{len(names) - len(slower)} of {len(names)} timed programs are"
     text += f" faster than stock XLA; slower: {', '.join(slower) or 'none'}.\n\n"
-    measured = [row for record in hosts() for row in record["rows"]]
-    host = {row["case"]: (row["stock"], min(row["ours"].values())) for row in measured}
-    rows = [name for name in host if "/" in name]
+    host = host_times(hosts()[0])
+    rows = [name for name in host if name.partition("/")[0] in SHOWN]
 
     def cells(name: str) -> Sequence[str]:
         (there, here), (ours, stock) = host.get(name, (None, None)), both.get(name, (None, None))

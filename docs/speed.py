@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import log2
 
-from benchmarks.results_table import best, hosts, runs, timed
+from benchmarks.results_table import SHOWN, best, host_times, hosts, runs, timed
 from jax_cocktail.svg import FAINT, INK, LINE, Picture
 
 FASTER, SLOWER = "#2f6db5", "#d9822b"
@@ -18,13 +18,6 @@ DARK = {
     LINE: "#3d444d",
     FASTER: "#5b9bea",
     SLOWER: "#e69a4c",
-}
-MODELS = ("lstm", "nasrnn", "attention", "seq2seq", "blockdrop", "skipnet", "rae")
-OTHERS = {  # case of a record -> what it is
-    "skipped_conds": "branches, all skipped",
-    "vmapped_while": "vmap of a while loop",
-    "batch norm, straight": "batch norm, no loop",
-    "rows of 32, straight": "row statistics, no loop",
 }
 LEAST, MOST = 0.4, 40.0  # ratios at the ends of the axis
 LEFT, WIDTH, ROW, TOP = 196.0, 286.0, 21.0, 118.0
@@ -47,12 +40,10 @@ class Bar:
 def panels() -> tuple[tuple[str, str, Sequence[Bar]], ...]:
     """Of each machine: its name, versions, and bars."""
     host, card = hosts()[0], runs()[0]
-    rows = {row["case"]: row for row in host["rows"]}
-    names = [name for name in rows if name.partition("/")[0] in MODELS and "/" in name]
-    ours = {name: min(rows[name]["ours"].values()) for name in (*names, *OTHERS)}
-    bars = [Bar(OTHERS.get(name, name), rows[name]["stock"], ours[name]) for name in (*names, *OTHERS)]
-    processor = host["cpu"].replace("(R)", "").replace(" Processor", "")
-    found = [(f"{processor}, {host['cores']} cores", f"jax {host['jax']}, {host['date']}", bars)]
+    times = host_times(host).items()
+    bars = [Bar(name, *both) for name, both in times if name.partition("/")[0] in SHOWN]
+    machine = f"{host['machine']['processor']}, {host['machine']['cores']} cores"
+    found = [(machine, f"jax {host['versions']['jax']}, {host['made'][:10]}", bars)]
     version = card.versions["packages"]["jax"]
     both = ((name, best(card, name), card.seconds(name, "ours")) for name in timed(card))
     cards = [Bar(name, stock, ours) for name, stock, ours in both if stock and ours]

@@ -154,7 +154,7 @@ print(f"difference from stock XLA: {difference:.1e}")
 assert difference < 1e-4
 
 # %%
-print(found)
+found
 
 # %% [markdown]
 # **How to read it.** A row is a stage of the program with its line. `time` is its part of the time of all

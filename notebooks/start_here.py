@@ -212,7 +212,7 @@ print(f"one call: {captured.kernels} kernel and {captured.waits:.0f} barriers")
 print(f"under stock XLA: {captured.stock.kernels:.0f} kernels")
 
 # %%
-print(report)
+report
 
 # %% [markdown]
 # ## Next

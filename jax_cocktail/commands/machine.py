@@ -26,7 +26,7 @@ class Machine:
       quota: cores' worth of time that the control group gets.
       load: runnable processes, on average over a minute.
       memory_bytes: of the machine; `limit_bytes`: of the control group, `available_bytes`: not in use.
-      system: kernel and architecture.
+      system: its name and architecture.
     """
 
     processor: str
@@ -53,7 +53,7 @@ def this_machine(root: Path = SYSTEM) -> Machine:
         memory_bytes=memory.get("MemTotal"),
         limit_bytes=min((limit for folder in groups for limit in _limit(folder)), default=None),
         available_bytes=memory.get("MemAvailable"),
-        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        system=f"{platform.system()} {platform.machine()}",
     )
 
 
