@@ -56,7 +56,7 @@ def draw_speed() -> str:
     picture = Picture(1080)
     picture.title(
         "How many times as fast as stock XLA: our program forced, model / batch",
-        "Bars to the left of 1x are slower. Left alone, jit measures, and uses stock XLA for these.",
+        "Bars to the left of 1x are slower. Left alone, jit measures both, and uses the one that is faster.",
     )
     for number, (machine, versions, bars) in enumerate(panels()):
         draw_panel(picture, 24 + number * 532.0, machine, versions, bars)
