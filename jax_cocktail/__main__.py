@@ -13,6 +13,7 @@ from absl import app, logging
 from absl.flags import argparse_flags
 
 from jax_cocktail.commands.problem import Problem
+from jax_cocktail.errors import CocktailError
 
 COMMANDS = {
     "demo": "Compare a few models under stock XLA and under jax_cocktail in a table.",
@@ -51,7 +52,7 @@ def main(options: argparse.Namespace) -> int:
         status = int(_module(options.command).main(options))
         sys.stdout.flush()
         return status
-    except Problem as problem:
+    except (Problem, CocktailError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -35,6 +35,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 from jax import lax
+from jax.experimental import io_callback
 
 import jax_cocktail
 from jax_cocktail.models import largest_difference
@@ -263,14 +264,14 @@ with jax_cocktail.replace_jit(force="cocktail", compile="now"):
 # %% [markdown]
 # ## What if a loop is not captured?
 #
-# `explain` names the operation and its line. Here a print is in the way: it has to run in the middle of the
-# loop.
+# `explain` names the operation and its line. Here a callback with a side effect is in the way: it has
+# to run in the middle of the loop.
 
 
 # %%
 def chatty(x):
     def step(x, _):
-        jax.debug.callback(lambda value: None, x[0])
+        io_callback(lambda value: None, None, x[0])
         return jnp.tanh(x), None
 
     return lax.scan(step, x, length=10)[0]

@@ -8,6 +8,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -36,9 +37,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if re.search(r"rocm|gfx\d|of_waves", item.nodeid):
             item.add_marker(pytest.mark.rocm)
     if not os.environ.get("JAX_COCKTAIL_TEST_ALL"):
-        long = [item for item in items if item.get_closest_marker("long")]
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
+        asked = {arg for arg in config.args if "[" in arg}  # by its whole name
+        waiting = [i for i in items if i.get_closest_marker("long") and not _is_named(i, asked)]
+        items[:] = [item for item in items if item not in waiting]
+        config.hook.pytest_deselected(items=waiting)
+
+
+def _is_named(item: pytest.Item, names: set[str]) -> bool:
+    return any(item.nodeid.endswith(name.lstrip("./")) for name in names)
 
 
 @pytest.fixture(autouse=True)
@@ -52,19 +58,20 @@ def nothing_shared() -> None:
 def one_candidate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans one candidate per program instead of all: planning takes most of the time of a small test.
 
-    The name of the test decides which one, so that the tests together run all kinds, not only the cheapest.
+    The name of the test decides which one is the first, and every program takes the next one. So the tests
+    together run all kinds, not only the cheapest.
     A test with a parameter `units` gets one of that many units.
     """
     from jax_cocktail.lowering import survey
 
-    number, candidates = crc32(request.node.name.encode()), survey.candidates
+    numbers, candidates = count(crc32(request.node.name.encode())), survey.candidates
     asked = "units" in getattr(getattr(request.node, "callspec", None), "params", ())
 
     def one(*given: Any) -> Any:
         found = candidates(*given)
         if asked:
             found = [c for c in found if c.units == max(c.units for c in found)]
-        return (found[number % len(found)],)
+        return (found[next(numbers) % len(found)],)
 
     monkeypatch.setattr(survey, "candidates", one)
 

@@ -115,6 +115,10 @@ def chosen(which: str, names: Sequence[str] | None, batches: Sequence[int] | Non
     every = which == "all" and not names
     rows = []
     for model in models:
+        for batch in batches or ():
+            if batch not in model.batches:
+                known = ", ".join(map(str, model.batches))
+                print(f"{model.name}: no batch {batch}; defined for {known}", file=sys.stderr)
         asked = batches or (model.batches if every else model.batches[:1])
         rows += [(model, batch) for batch in asked if batch in model.batches]
     if not rows:
@@ -265,15 +269,21 @@ def _platform() -> str:
 
 
 def _units() -> int:
-    spec = gpu_call.spec_of("", _platform())
-    return 1 if spec is None else spec.units
+    """The units of this GPU; 1 if it is not known."""
+    try:
+        return gpu_call.spec_of("", _platform()).units
+    except BuildError:
+        return 1
 
 
 def _ceilings(small: bool) -> Ceilings | None:
     """The rates of this machine; None if they cannot be measured."""
     if (platform := _platform()) != "cpu":
-        spec = gpu_call.spec_of("", platform)
-        return None if spec is None else Ceilings(spec.flops, {"memory": spec.memory_rate}, "data sheet")
+        try:
+            spec = gpu_call.spec_of("", platform)
+        except BuildError:
+            return None
+        return Ceilings(spec.flops, {"memory": spec.memory_rate}, "data sheet or measured before")
     watch = Watch()
     try:
         found = ceilings.measure(samples=2 if small else ceilings.SAMPLES)

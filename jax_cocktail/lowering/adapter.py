@@ -65,6 +65,27 @@ def with_attribute(equation: Any, name: str, array: np.ndarray[Any, Any]) -> Any
     return equation.replace(params={**equation.params, "attributes": tuple(attributes)})
 
 
+def scope_of(call: Any) -> Any:
+    """The named scopes in a call: those around it, and its own name. None if JAX hides them."""
+    name, scopes = call.params.get("name"), getattr(call.source_info, "name_stack", None)
+    if scopes is None or not isinstance(name, str):
+        return scopes
+    return scopes.extend(f"{primitive_name(call)}({name})")
+
+
+def within(equation: Any, scopes: Sequence[Any]) -> Any:
+    """The equation inside the named scopes of calls, outermost first."""
+    info = equation.source_info
+    for scope in filter(None, reversed(scopes)):
+        info = info.replace(name_stack=scope + info.name_stack)
+    return equation.replace(source_info=info)
+
+
+def at_source_of(equation: Any, other: Any) -> Any:
+    """The equation with the user's line and the named scopes of another one."""
+    return equation.replace(source_info=other.source_info)
+
+
 def labelled(equation: Any, label: str) -> Any:
     """A foreign call that profilers and debuggers show as `label`; any other equation as it is."""
     if equation.primitive.name != _FOREIGN or lowering_rule(equation.primitive) is None:

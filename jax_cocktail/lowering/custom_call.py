@@ -25,7 +25,7 @@ from jax_cocktail.cache import prepare_root
 from jax_cocktail.compiler import Executable
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import gpu_call
-from jax_cocktail.lowering.adapter import is_key, labelled, primitive_name, with_attribute
+from jax_cocktail.lowering.adapter import at_source_of, is_key, labelled, primitive_name, with_attribute
 from jax_cocktail.lowering.capture import Capture, Region
 from jax_cocktail.lowering.rerun import Rewritten, Told, deliver, run_again
 from jax_cocktail.primitives import CONTROL_FLOW, physical_type
@@ -329,12 +329,10 @@ def _call(
         labelled(with_attribute(equation, "binary", binary), label).replace(
             invars=[a if isinstance(a, jex.Literal) else names.get(a, a) for a in equation.invars],
             outvars=[names.get(var, var) for var in equation.outvars],
-            source_info=first.source_info,
         )
         for equation in traced.eqns
     ]
-    following = [each.replace(source_info=first.source_info) for each in following]
-    return call_itself + following, flags, rings
+    return [at_source_of(each, first) for each in call_itself + following], flags, rings
 
 
 def label_of(region: Region, name: str) -> str:

@@ -73,7 +73,7 @@ def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         exited=custom_call.exits(artifact.digest) if region.exits else (0, 0),
         edges=_edges(found),
         lengths=tuple(
-            each for each in _lengths(emitted) if region.log is None or each[0] != region.log.words
+            each for each in _lengths(emitted) if region.log is None or each != (region.log.words, "")
         ),
         stock=_stock(prepared, region) if STATE.counts_stock else None,
         tree=tree,

@@ -17,6 +17,8 @@ from jax_cocktail.lowering.adapter import (
     Calls,
     control_flow_in,
     primitive_name,
+    scope_of,
+    within,
 )
 from jax_cocktail.primitives.jaxprs import constants, interpret, open_jaxpr
 from jax_cocktail.recursion.primitive import RECURSION
@@ -74,28 +76,16 @@ class _Inliner:
             outvars = list(equation.outvars)
             if not outermost:  # JAX shares bodies between calls, so a body may be inlined twice
                 outvars = [self._new(var.aval) for var in outvars]
-            info = self._placed(equation.source_info)
-            self.equations.append(equation.replace(invars=list(operands), outvars=outvars, source_info=info))
+            inlined = equation.replace(invars=list(operands), outvars=outvars)
+            self.equations.append(within(inlined, self._scopes))
             return outvars
         start = len(self.equations)
-        self._scopes.append(_named(equation))
+        self._scopes.append(scope_of(equation))
         results = interpret(body, self._calls.arguments(body, operands), self.constant, self.apply)
         self._scopes.pop()
         if primitive_name(equation) == RECURSION:
             self.recursions.append((equation, range(start, len(self.equations))))
         return results
-
-    def _placed(self, info: Any) -> Any:
-        """The source of an equation, with the named scopes around the calls that it is in."""
-        for scope in reversed(self._scopes):
-            info = info.replace(name_stack=scope + info.name_stack)
-        return info
-
-
-def _named(call: Any) -> Any:
-    """The named scopes in a call: those around it, and its own name."""
-    name, scopes = call.params.get("name"), call.source_info.name_stack
-    return scopes.extend(f"{primitive_name(call)}({name})") if isinstance(name, str) else scopes
 
 
 def flatten(closed: Any, calls: Calls) -> Flat:

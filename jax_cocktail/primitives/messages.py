@@ -130,7 +130,8 @@ def silent(equation: Equation) -> Equation:
     result = _silent(equation)
     if _bounds(result)[0] > LOG_WORDS:
         raise UnsupportedError(
-            f"its prints and debug callbacks fill more than the {LOG_MIB} MiB that are kept for one call"
+            f"its prints and debug callbacks fill more than the {LOG_MIB} MiB that are kept for one loop;"
+            " print less often"
         )
     return result
 
@@ -190,7 +191,8 @@ def _bounds(equation: Equation) -> tuple[float, float]:
         return min(least), max(most)
     if equation.primitive == "scan":
         low, high = _bounds_inside(params["jaxpr"])
-        return params["length"] * low, params["length"] * high if high else 0
+        length = params["length"]
+        return length * low, length * high if length and high else 0
     if equation.primitive == "while":
         test, body = _bounds_inside(params["cond_jaxpr"]), _bounds_inside(params["body_jaxpr"])
         return test[0], math.inf if test[1] or body[1] else 0

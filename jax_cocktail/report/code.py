@@ -50,6 +50,8 @@ def _places(report: Contents) -> Iterator[str]:
             yield text.partition(" at ")[2]
         yield from (where for _, where, _ in region.barriers)
         yield from (where for _, where in region.lengths)
+        yield from (text.partition(" at ")[2] for text in region.messages)
+        yield from (text.partition(": ")[0] for text in region.exits)
         yield from (where for node in flat(region.tree) for where in (node.where, *node.others))
     for left in report.left:
         yield from (left.where, left.culprit)

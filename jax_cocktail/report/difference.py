@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jax_cocktail.report.code import parsed, short
 from jax_cocktail.report.html import block, fold, table
 from jax_cocktail.report.text import NOTABLE
-from jax_cocktail.report.values import SCHEMES, Captured, Contents, Left
+from jax_cocktail.report.values import SCHEMES, Captured, Contents, Counts, Left
 from jax_cocktail.report.words import counts, duration, many, place, size
 from jax_cocktail.svg import written
 
@@ -104,6 +104,8 @@ def difference(new: Contents, old: Contents) -> Difference:
         *(Finding("a custom call lost", _name(region)) for region in lost),
         *(Finding("a custom call gained", _name(region)) for region in gained),
         *_setting(old, new),
+        *_beside(old, new),
+        *_inner(old, new),
         *_same_programs(old, new, pairs, bool(gained or lost)),
         *_disturbance(old, new),
         *(finding for find in _OF_REGIONS for pair in pairs for finding in find(*pair)),
@@ -199,14 +201,30 @@ def _setting(old: Contents, new: Contents) -> Iterator[Finding]:
     )
 
 
+def _beside(old: Contents, new: Contents) -> Iterator[Finding]:
+    if text := _changed_counts(old.beside, new.beside):
+        yield Finding("what stock XLA compiles beside the custom calls", text)
+
+
+def _inner(old: Contents, new: Contents) -> Iterator[Finding]:
+    """Differences of the jitted functions that are called, which have the same name in both reports."""
+    before = {report.function: report for report in old.inner}
+    for report in new.inner:
+        other = before.get(report.function)
+        if other is not None and other != report:
+            findings = difference(report, other).findings
+            yield from (Finding(f"{each.topic} in {report.function}", each.text) for each in findings)
+
+
 def _same_programs(old: Contents, new: Contents, pairs: Sequence[Pair], changed: bool) -> Iterator[Finding]:
     """Equal programs whose time has changed: it is the machine."""
     before, now = _seconds(old), _seconds(new)
-    if changed or not before or not now or old.choice != new.choice:
+    changed = changed or old.beside != new.beside or old.inner != new.inner or old.choice != new.choice
+    if changed or not pairs or not before or not now:
         return
     if not abs(now / before - 1) > SAME or any(a.fingerprint != b.fingerprint for a, b in pairs):
         return
-    text = "the programs are the same"
+    text = "the custom calls are the same"
     if new.choice == "cocktail" and old.stock_seconds and new.stock_seconds:
         ratio = new.stock_seconds / old.stock_seconds
         text += f"; stock XLA took {ratio:.2f} times its time of before"
@@ -271,9 +289,7 @@ def _memory(old: Captured, new: Captured) -> Iterator[Finding]:
 
 def _operators(old: Captured, new: Captured) -> Iterator[Finding]:
     if old.operators != new.operators:
-        a, b = dict(old.operators), dict(new.operators)
-        names = [name for name in dict.fromkeys((*a, *b)) if a.get(name, 0) != b.get(name, 0)]
-        text = ", ".join(f"{name} {a.get(name, 0)} times before and {b.get(name, 0)} now" for name in names)
+        text = _changed_counts(old.operators, new.operators)
         yield Finding("the operators", f"{text}, in {_name(new)}" if text else "they have another order")
 
 
@@ -287,6 +303,13 @@ def _exits(old: Captured, new: Captured) -> Iterator[Finding]:
     if new.exited[0] > old.exited[0]:
         text = "{} of {} calls so far left by a side exit, and stock XLA ran them again".format(*new.exited)
         yield Finding("side exits", text)
+
+
+def _changed_counts(old: Counts, new: Counts) -> str:
+    """The primitives whose numbers differ, in words; "" if none does."""
+    a, b = dict(old), dict(new)
+    names = [name for name in dict.fromkeys((*a, *b)) if a.get(name, 0) != b.get(name, 0)]
+    return ", ".join(f"{name} {a.get(name, 0)} times before and {b.get(name, 0)} now" for name in names)
 
 
 def _differ(before: float, now: float) -> bool:

@@ -101,7 +101,13 @@ class Report(Contents):
           ValueError: the file contains no report, or one of another schema.
           OSError: the file cannot be read.
         """
-        return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(
+                f"{path} is no JSON ({error}); try: a file that `Report.save` has written"
+            ) from None
+        return cls.from_dict(data)
 
     def difference(self, old: Report) -> Difference:
         """How this report differs from an older one: times, choice, custom calls, loops left to stock XLA,

@@ -143,7 +143,7 @@ class Captured:
         unrolled by two has half the trips.
       kernels: the programs that one call runs.
       waits: barriers of one call. Here and below, a loop of unknown length counts with an assumed number of
-        iterations, and a branch with its worst side.
+        iterations. Of the sides of a branch, the worst one counts here.
       loaded_bytes, stored_bytes: what all units together load and store in one call, as predicted; of a
         branch the mean over its sides.
       flops: the floating-point operations of one call, as predicted; a function such as `tanh` has several.

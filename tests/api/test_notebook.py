@@ -72,6 +72,7 @@ def test_sections_of_missing_libraries_are_skipped(tmp_path, monkeypatch):
     text = printed(run("bring_your_own_loop", tmp_path, monkeypatch))
     for library in LIBRARIES:
         assert (f"skipped: {library} " in text) == (importlib.util.find_spec(library) is None)
+    assert "because: the operation 'io_callback' has side effects" in text
 
 
 def test_every_notebook_is_tested_and_listed():

@@ -31,13 +31,9 @@ def test_model(name, wave, monkeypatch):
 
 
 def sanitized():
-    """Every model at both wave sizes under both sanitizers; most of them are long."""
-    usual = {
-        ("rae", 32, "thread"),
-        ("nasrnn", 32, "thread"),
-        ("nasrnn", 64, "address"),
-        ("lstm", 64, "address"),
-    }
+    """Every model at both wave sizes under both sanitizers. One case of each model is not long, in turn."""
+    ways = list(product(WAVES, ("thread", "address")))
+    usual = {(name, *ways[number % len(ways)]) for number, name in enumerate(sorted(MODELS))}
     for case in product(sorted(MODELS), WAVES, ("thread", "address")):
         yield pytest.param(*case, marks=[] if case in usual else [pytest.mark.long])
 

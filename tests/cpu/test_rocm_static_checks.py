@@ -14,6 +14,7 @@ import pytest
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.build.device import build_device_program
 from jax_cocktail.device.amd import MI300X
+from jax_cocktail.errors import BuildError
 from tests.cpu import gcn
 from tests.cpu import rocm_static_checks as checks
 from tests.cpu.rocm_compilers import hipcc, zig
@@ -27,6 +28,9 @@ FRAMES = {
     "blockdrop/1": 16,
     "skipnet/1": 24,
 }  # bytes of the frame of a call, by hipcc
+CRASH = pytest.mark.xfail(
+    raises=BuildError, reason="clang 15 crashes in its pass InstCombine, at -O1 as well"
+)
 LONG = ("skipnet/1", "rae_recursive/1", "lstm/1", "lstm/64", "seq2seq/64", "lstm_gradient", "gru_gradient")
 CASES = [
     *(("gfx942", row) for row in ROWS if row not in LONG),
@@ -48,9 +52,9 @@ def test_program(arch, row):
     ("arch", "row"),
     [
         *((arch, row) for arch in ("gfx908", "gfx90a") for row in SHORT_MODELS),
-        *(("gfx908", row) for row in ("lstm/1", "vmapped_while")),
-        *(pytest.param("gfx90a", row, marks=pytest.mark.long) for row in ("lstm/1", "vmapped_while")),
-        *(pytest.param(arch, "skipnet/1", marks=pytest.mark.long) for arch in ("gfx908", "gfx90a")),
+        *((arch, row) for arch in ("gfx908", "gfx90a") for row in ("lstm/1", "vmapped_while")),
+        pytest.param("gfx908", "skipnet/1", marks=pytest.mark.long),
+        pytest.param("gfx90a", "skipnet/1", marks=[pytest.mark.long, CRASH]),
     ],
 )
 def test_hipcc_agrees(arch, row):

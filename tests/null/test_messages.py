@@ -112,3 +112,18 @@ def test_without_messages_nothing_changes():
     x, y = var(), var()
     program = Program((x,), (Equation("add", (x, x), (y,)),), (y,))
     assert logged(program) == (program, None)
+
+
+def test_a_scan_without_iterations():
+    """A loop inside of it that could print without end does not."""
+    stop, start, x = var(), var(), var()
+    body = Program((stop, x), (loop := counting(stop, x, False, True),), loop.outputs)
+    params = {"jaxpr": body, "num_consts": 1, "num_carry": 1, "length": 0, "reverse": False}
+    scan = Equation("scan", (stop, start), (var(),), params, HERE, effects=True)
+    results, found, log = told(
+        scan,
+        counting(stop, start, False, True),
+        inputs=(stop, start),
+        operands=[np.asarray(value, np.int32) for value in (3, 1)],
+    )
+    assert found == [[1, -1], [2, -1]] and results == [3] and log.overflows

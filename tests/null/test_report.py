@@ -263,7 +263,7 @@ def test_nothing_differs():
         (slower(captured=(REGION, replace(REGION, control_flow=("while at rnn.py:40 (g)",)))),
          "a custom call gained", "while at rnn.py:40"),
         (slower(made=replace(REPORT.made, jax="0.11.0")), "the version of jax", "0.10.2 before, 0.11.0 now"),
-        (slower(), "the machine", "the programs are the same; stock XLA took 1.00 times"),
+        (slower(), "the machine", "the custom calls are the same; stock XLA took 1.00 times"),
         (slower(captured=in_region(), others=0.6), "other processes", "30% of the cores"),
         (slower(captured=in_region(units=1)), "the units", "2 before, 1 now"),
         (slower(captured=in_region(barriers=((50, SCAN, 3),))), "the barriers", "1 before, 3 now"),
@@ -284,6 +284,19 @@ def test_the_most_likely_cause_comes_first(new, topic, text):
     assert topic in "".join(well_formed(found._repr_html_()).itertext())
     back = REPORT.difference(new)
     assert "faster" in back.summary and back.findings
+
+
+@pytest.mark.parametrize("what", ["beside", "inner", "no custom call"])
+def test_another_program_is_not_the_machine(what):
+    """Equal custom calls do not mean equal programs."""
+    beside = (("dot_general", 200),)
+    if what == "inner":
+        old, new = (replace(REPORT, inner=(replace(REPORT, captured=c),)) for c in ((REGION,), ()))
+    else:
+        old = replace(REPORT, captured=()) if what == "no custom call" else REPORT
+        new = replace(old, beside=beside)
+    found = replace(new, cocktail_seconds=9 * REPORT.cocktail_seconds).difference(old)
+    assert found.findings and "the machine" not in [each.topic for each in found.findings]
 
 
 def test_custom_calls_are_matched_by_place():
