@@ -98,13 +98,13 @@ class Difference:
 def difference(new: Contents, old: Contents) -> Difference:
     """How `new` differs from `old`. Custom calls and loops are matched by their place in the source."""
     pairs, gained, lost = matched(old.captured, new.captured)
-    choice, left = _choice(old, new), _left(old.left, new.left)
+    choice, left = _choice(old, new), tuple(_left(old.left, new.left))
     causes = (
         *((*choice, *left) if new.captured else (*left, *choice)),  # nothing else is left to choose
         *(Finding("a custom call lost", _name(region)) for region in lost),
         *(Finding("a custom call gained", _name(region)) for region in gained),
         *_setting(old, new),
-        *_beside(old, new),
+        *(() if gained or lost or left else _beside(old, new)),
         *_inner(old, new),
         *_same_programs(old, new, pairs, bool(gained or lost)),
         *_disturbance(old, new),
