@@ -157,7 +157,8 @@ def short(run: Run) -> str:
     names = tuple(timed(run))
     both = {name: (run.seconds(name, "ours"), best(run, name)) for name in names}
     slower = [name for name, (ours, stock) in both.items() if ours and stock and stock < ours]
-    text = f"{run.card}: {answers(run)[:-1]}\n{len(names) - len(slower)} of {len(names)} timed programs are"
+    text = f"On the GPU ({run.card}), {answers(run)[:-1]}\n"
+    text += f"There, {len(names) - len(slower)} of {len(names)} timed programs are"
     text += f" faster than stock XLA; slower: {', '.join(slower) or 'none'}.\n\n"
     host = host_times(hosts()[0])
     rows = [name for name in host if name.partition("/")[0] in SHOWN]

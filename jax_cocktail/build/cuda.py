@@ -60,7 +60,7 @@ PART_BYTES = 8 << 10  # [M] of text: each part reads the headers, which takes nv
 _ENTRIES = re.compile(r"^CK_ENTRIES$", re.MULTILINE)
 _MAGIC = (bytes.fromhex("50ed55ba"), b"\x7fELF")  # of a fatbin and of a cubin
 _VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")  # nvcc reads them
-_INSTALL = "pip install 'jax_cocktail[cuda]' (nvcc, beside g++) or nvidia-cuda-nvrtc, or set CUDA_HOME"
+_INSTALL = "pip install '.[cuda]' in a checkout (nvcc, beside g++) or nvidia-cuda-nvrtc, or set CUDA_HOME"
 
 
 # ---- the compiler ------------------------------------------------------------------------------------------

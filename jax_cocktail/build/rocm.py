@@ -51,7 +51,7 @@ _DEVICE_LIBRARY = re.compile(r'"([^"]*)/oclc_isa_version_\w+\.bc"')
 _USUAL = Path("/opt") / "rocm"
 _LIBRARIES = ("hiprtc", "amdhip64")  # the latter has HIPRTC in itself before ROCm 6
 _INSTALL = "install ROCm (hipcc with its device library), or set ROCM_PATH"
-_INSTALL_ANY = f"{_INSTALL}; without float64 functions pip install 'jax_cocktail[compiler]' suffices"
+_INSTALL_ANY = f"{_INSTALL}; without float64 functions pip install ziglang==0.17.0 suffices"
 
 
 # ---- the compiler ------------------------------------------------------------------------------------------

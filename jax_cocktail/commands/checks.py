@@ -256,7 +256,7 @@ def machine() -> Iterator[Check]:
         text = f"{min(limits) / 2**30:.1f} GiB"
         text += " by the limit of the control group" if min(limits) == found.limit_bytes else ""
         free = found.available_bytes
-        text += f", of the machine's {free / 2**30:.1f} GiB are available" if free is not None else ""
+        text += f"; {free / 2**30:.1f} GiB of the machine's memory are available" if free is not None else ""
         little = min([*limits, *([free] if free is not None else [])]) < LITTLE_MEMORY
         remedy = "end other programs: compilers may run out of memory" if little else ""
         yield Check("memory", WARNING if little else OK, text, remedy)

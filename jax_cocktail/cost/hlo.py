@@ -14,6 +14,8 @@ from math import prod
 
 from jax_cocktail.device.tuning import MODEL
 
+_SMALL = 'xla_cpu_small_call="true"'  # an attribute of calls
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -116,7 +118,9 @@ class Module:
             sides = re.findall(r"[\w.\-]+", names[1]) if names else called(r"(?:true|false)_computation")
             return max((self._cost(side) for side in sides), key=lambda c: c.kernels) + Cost(decisions=1)
         if opcode in ("call", "async-start"):
-            return sum((self._cost(n) for n in called("to_apply") + called("calls")), Cost())
+            inside = sum((self._cost(n) for n in called("to_apply") + called("calls")), Cost())
+            if _SMALL not in rest:  # else XLA compiles it, with its loops, to one kernel
+                return inside
         operands = re.findall(r"%([\w.\-]+)", rest.split("), ")[0])
         moved = shapes[name] + sum(shapes.get(operand, 0) for operand in operands)
         return Cost(kernels=1, bytes=moved)

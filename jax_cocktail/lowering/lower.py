@@ -335,7 +335,7 @@ def _measure(
         if first is not None and not possible(prepared, first.plan, units_of(mark, prepared.machine)):
             first = None
         if first is not None and first != known and (first.thorough or not thorough):
-            return first  # another process has just measured
+            return replace(first, why=_why(first, "measured before on this machine"))  # just now, by another
         every = thorough or any(map(no_price_tells, prepared.programs))
         plans = [found.plans[i] for i in shortlist(found.seconds, every)]
         plans += [found.trusted] if found.trusted and found.trusted not in plans else []
