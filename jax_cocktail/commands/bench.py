@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -55,7 +56,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--small", action="store_true", help="tiny sizes: a check, not a benchmark")
     command.add_argument(
         "--seconds",
-        type=float,
+        type=_seconds,
         default=2.0,
         help="time spent timing each row (default 2); up to three times as long on a busy machine",
     )
@@ -106,6 +107,17 @@ def main(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 1 if wrong else 0
+
+
+def _seconds(text: str) -> float:
+    """A time to spend. Raises ArgumentTypeError."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds above 0")
+    return seconds
 
 
 def chosen(which: str, names: Sequence[str] | None, batches: Sequence[int] | None) -> list[tuple[Model, int]]:

@@ -138,7 +138,7 @@ def arguments(module: ModuleType, name: str, text: str | None) -> tuple[tuple[An
         names = {"jax": jax, "jnp": jnp, "np": np, "lax": jax.lax, **vars(module)}
         try:
             return _call(eval(text, names))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             remedy = 'an expression such as --args "jnp.ones((8, 4)), 3"'
             raise Problem(f"--args {text!r} has no value: {_said(error)}", remedy) from error
     own = f"{name.rpartition('.')[2]}_arguments"
@@ -147,7 +147,7 @@ def arguments(module: ModuleType, name: str, text: str | None) -> tuple[tuple[An
             value = getattr(module, known)
             try:
                 return _call(value() if callable(value) else value)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise Problem(f"{known} fails: {_said(error)}", "pass --args instead") from error
     if _needed(found(module, name)):
         remedy = f"--args 'EXPRESSION', or define {own} or {ARGUMENTS} in the file"
@@ -193,7 +193,7 @@ def _run(name: str, call: Callable[[], Any]) -> Any:
         return call()
     except CocktailError as error:
         raise Problem(str(error)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         file = Path(getattr(sys.modules[_MODULE], "__file__", "") or "")
         remedy = "call it with jax.jit and these arguments; if that works, report this"
         raise Problem(f"{name} fails: {_said(error, file)}", remedy) from error
@@ -215,7 +215,7 @@ def _said(error: BaseException, path: Path | None = None) -> str:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename).name == path.name]
         if isinstance(error, SyntaxError):
-            lines, text = [error.lineno], error.msg
+            lines, text = [error.lineno] if error.lineno else [], error.msg
         where = f" (line {lines[-1]})" if lines else ""
     return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
 

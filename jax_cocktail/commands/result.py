@@ -151,7 +151,7 @@ def read(path: Path) -> Result:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Problem(f"{path} cannot be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Problem(f"{path} is not JSON ({error})", "a file that bench --json has written") from error
     schema = found.get("schema") if isinstance(found, dict) else None
     if schema != SCHEMA:

@@ -50,6 +50,11 @@ class Rewritten:
         return jex.ClosedJaxpr(part, list(constants(self.jaxpr)))
 
 
+# JAX copies the operands of a callback. On a CPU it hands larger ones than 100 KiB to a pool of threads, and
+# waits without end if all of them are in callbacks, as with one device per core.
+_PIECE = 1 << 14  # words
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Told:
     """The messages of a custom call: the variables that hold the number of words in use and the log."""
@@ -64,13 +69,16 @@ class Told:
         log, callback = self.log, partial(_deliver, self.log)
 
         def told(used: Any, words: Any) -> None:
-            jax.debug.callback(callback, used, words, ordered=log.ordered, partitioned=log.partitioned)
+            pieces = [words[at : at + _PIECE] for at in range(0, log.words, _PIECE)]
+            jax.debug.callback(callback, used, *pieces, ordered=log.ordered, partitioned=log.partitioned)
 
         return _spliced(told, [self.used, self.words])
 
 
-def _deliver(log: Log, used: Any, words: Any) -> None:
-    for message, operands in log.read(np.asarray(words)[: int(used)]):
+def _deliver(log: Log, used: Any, *pieces: Any) -> None:
+    needed = pieces[: -(-int(used) // _PIECE)]
+    words = np.concatenate([np.asarray(piece) for piece in needed])[: int(used)]
+    for message, operands in log.read(words):
         message.deliver(*operands)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 from jax_cocktail.report.values import Contents
 
 SCHEMA = 1  # of the data; one that cannot be read as before has another number
+_MOST = 1 << 63  # sizes, times and counts are smaller
 _R = TypeVar("_R", bound=Contents)
 
 
@@ -35,7 +36,8 @@ def from_plain(kind: type[_R], data: Mapping[str, Any]) -> _R:
     Raises:
       ValueError: the data are no report of this schema; the message names the field that is wrong.
     """
-    if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+    schema = data.get("schema") if isinstance(data, Mapping) else None
+    if type(schema) is not int or schema != SCHEMA:
         found = data.get("schema") if isinstance(data, Mapping) else data
         raise ValueError(f"not a report of schema {SCHEMA}: its schema is {found!r:.60}")
     values = {name: value for name, value in data.items() if name != "schema"}
@@ -54,10 +56,12 @@ def _made(kind: Any, value: Any, whole: type[Contents], where: str) -> Any:
         return _tuple(get_args(kind), value, whole, where)
     if isinstance(kind, type) and is_dataclass(kind):
         return _record(kind, value, whole, where)
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < _MOST:
         return float(value)
     if type(value) is not kind:
         raise ValueError(f"{where}: {value!r:.60} is not of type {kind.__name__}")
+    if kind in (int, float) and not abs(value) < _MOST:
+        raise ValueError(f"{where}: {value!r:.60} is no number that a report has")
     return value
 
 

@@ -103,7 +103,7 @@ class Report(Contents):
         """
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"{path} is no JSON ({error}); try: a file that `Report.save` has written"
             ) from None

@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from html import escape
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,10 @@ class Trace:
         Raises:
           ValueError: the window ends before it begins.
         """
-        if window is not None and not window[0] < window[1]:
-            raise ValueError(f"a window ends after it begins, not {window!r}")
+        if window is not None:
+            begin, end = window
+            if not -inf < begin < end < inf:
+                raise ValueError(f"a window has a begin and a later end, in microseconds; not {window!r}")
         return picture_of(self._title, self._below, self._panels(window))
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 
 import jax
@@ -422,3 +423,29 @@ def test_a_trace_prints_once(capfd):
     jax.block_until_ready(found.results)
     jax.effects_barrier()
     assert len(capfd.readouterr().out.splitlines()) == 3 and len(found.regions) == 1
+
+
+def test_devices_that_wait_for_each_other():
+    """All threads of the CPU's pool may be in callbacks: none of them can copy a large operand."""
+    program = """
+        import faulthandler, jax, jax.numpy as jnp, jax_cocktail, numpy as np
+        from jax import lax
+        from jax.sharding import Mesh, PartitionSpec as S
+
+        faulthandler.dump_traceback_later(120, exit=True)
+
+        @jax_cocktail.jit(options={"force": "cocktail", "compile": "now"})
+        def few(n):
+            def step(i):
+                jax.debug.print("at {}", i)
+                return i + 1
+            return lax.while_loop(lambda i: (i < n).all(), step, jnp.zeros_like(n))
+
+        mesh = Mesh(np.array(jax.devices()), ("d",))
+        summed = jax.shard_map(lambda n: lax.psum(few(n), "d"), mesh=mesh, in_specs=S("d"), out_specs=S())
+        jax.jit(summed)(jnp.arange(1, len(jax.devices()) + 1)).block_until_ready()
+        jax.effects_barrier()
+    """
+    count = max(os.cpu_count() or 2, 2)
+    out = python(program, XLA_FLAGS=f"--xla_force_host_platform_device_count={count}")
+    assert out.count("at ") == count * (count + 1) // 2

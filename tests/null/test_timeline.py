@@ -234,7 +234,7 @@ def test_a_window_is_in_microseconds():
     assert [text[:13] for text in texts(svg) if "call " in text[:13]] == [
         "custom call 0"
     ]  # not the later one
-    with pytest.raises(ValueError, match="a window ends after it begins"):
+    with pytest.raises(ValueError, match="a window has a begin and a later end"):
         trace.to_svg((3, 3))
 
 
