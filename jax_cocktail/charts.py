@@ -157,14 +157,6 @@ def count_axis(label: str, counts: Iterable[int], log: bool) -> Axis:
     return Axis(label, low, high, tuple((float(number), str(number)) for number in known), log)
 
 
-def linear_axis(label: str, high: float) -> Axis:
-    """An axis from 0."""
-    step = 10.0 ** math.floor(math.log10(high / 2))
-    step = next(step * factor for factor in (*_STEPS, 10.0) if high / (step * factor) <= 6)
-    ticks = [step * number for number in range(int(high / step) + 1)]
-    return Axis(label, 0.0, high * 1.05, tuple((tick, f"{tick:g}") for tick in ticks), log=False)
-
-
 # ---- charts ------------------------------------------------------------------------------------------------
 
 
