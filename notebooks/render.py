@@ -27,7 +27,8 @@ SOURCES = tuple(
     sorted(path for path in HERE.glob("*.py") if path.read_text().startswith("# ---\n# jupyter:"))
 )
 KEPT = {"name", "display_name", "language"}  # of the metadata of a kernel
-CELL = re.compile(r"(?:(?:/[^/\s:'\"]+)*/ipykernel_\d+/|\b)\d{5,}\.py")  # where a cell lies
+# where a cell lies, as a path and as a part of a name
+CELL = re.compile(r"(?:(?:/[^/\s:'\"]+)*/ipykernel_\d+/|\b)\d{5,}\.py|(?<=_)\d{5,}_py(?=_)")
 
 
 def cleaned(notebook: Any, replaced: dict[str, str]) -> Any:
