@@ -116,8 +116,8 @@ for program in timed:
     if "seconds" in kernel:
         took, limit, said = (kernel[key] * 1e6 for key in ("seconds", "limit_seconds", "predicted_seconds"))
         print(
-            f"{program:12} kernel {took:7.0f} us; limit {limit:6.1f} us; the model of that run said {said:6.1f} us; "
-            f"jit: {choice}"
+            f"{program:12} kernel {took:7.0f} us; limit {limit:6.1f} us; the model of that run said "
+            f"{said:6.1f} us; jit: {choice}"
         )
 
 # %% [markdown]
