@@ -127,15 +127,16 @@ def chosen(which: str, names: Sequence[str] | None, batches: Sequence[int] | Non
     every = which == "all" and not names
     rows = []
     for model in models:
-        for batch in batches or ():
-            if batch not in model.batches:
-                known = ", ".join(map(str, model.batches))
-                print(f"{model.name}: no batch {batch}; defined for {known}", file=sys.stderr)
         asked = batches or (model.batches if every else model.batches[:1])
         rows += [(model, batch) for batch in asked if batch in model.batches]
     if not rows:
         known = "; ".join(f"{model.name}: {', '.join(map(str, model.batches))}" for model in models)
         raise Problem("no chosen model has this batch size", f"one of these: {known}")
+    for model in models:
+        for batch in batches or ():
+            if batch not in model.batches:
+                known = ", ".join(map(str, model.batches))
+                print(f"{model.name}: no batch {batch}; defined for {known}", file=sys.stderr)
     return rows
 
 

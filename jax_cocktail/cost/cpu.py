@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from jax_cocktail.cost.small_loops import is_one_kernel
 from jax_cocktail.cost.value import Price
 from jax_cocktail.cost.work import element_flops, rows, trips, work
 from jax_cocktail.device.host import SERVER, Rates
@@ -111,9 +110,6 @@ def _loop(loop: LoopUTask, place: _Place) -> Price:
         fetched = _fetched(loop) * (1 / place.bandwidth - 1 / near)
         once = sum((_statement(s, alone) for s in loop.body.body), Price(place.rates.dispatch + fetched))
         return once * ceil(number / place.cores)
-    if place.rates.small_loop and is_one_kernel(loop, place.rates.small_loop):
-        within = replace(place, rates=replace(place.rates, dispatch=0.0, small_loop=0))
-        return _loop(loop, within) + Price(place.rates.dispatch)
     inside = [_priced(region, place) for region in loop.regions]
     dispatches = place.rates.loop_dispatches
     return (sum(inside, Price()) + Price(dispatches * place.rates.dispatch)) * number

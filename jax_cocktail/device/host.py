@@ -29,8 +29,7 @@ class Cache:
 class Rates:
     """The rates of a runtime on one core. `heavy`, `light`: flops per second of large products and
     convolutions, and of the rest; `dispatch`: seconds per statement; `spreads`: heavy operators use all
-    cores; `views`: a slice by itself moves nothing; `loop_dispatches`: statements that an iteration runs;
-    `small_loop`: a loop is one statement if its iteration touches fewer bytes."""
+    cores; `views`: a slice by itself moves nothing; `loop_dispatches`: statements that an iteration runs."""
 
     heavy: float
     light: float
@@ -38,7 +37,6 @@ class Rates:
     spreads: bool
     views: bool
     loop_dispatches: int
-    small_loop: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +83,6 @@ SERVER = HostSpec(
     levels=((48 << 10, 200e9), (1 << 20, 130e9), (32 << 20, 80e9)),
     memory_rate=20e9,
     shared=Cache(near=768 << 10, far=12 << 20, far_rate=100e9, memory_rate=15e9),
-    stock=Rates(
-        heavy=160e9, light=60e9, dispatch=50e-9, spreads=True, views=False, loop_dispatches=3, small_loop=1024
-    ),
+    stock=Rates(heavy=160e9, light=60e9, dispatch=50e-9, spreads=True, views=False, loop_dispatches=3),
     ours=Rates(heavy=210e9, light=60e9, dispatch=5e-9, spreads=False, views=True, loop_dispatches=1),
 )

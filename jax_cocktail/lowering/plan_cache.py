@@ -70,8 +70,12 @@ class CacheInfo:
         with other launch parameters.
 
     Examples:
-      >>> info = jax_cocktail.cache_info()
-      >>> info.programs.here + info.programs.stored + info.programs.made >= info.compiled
+      >>> before = jax_cocktail.cache_info()
+      >>> def twice_halved(x):
+      ...     return lax.fori_loop(0, 2, lambda _, c: c / 2, x)
+      >>> print(jax_cocktail.jit(twice_halved, options={"force": "cocktail"})(8.0))
+      2.0
+      >>> jax_cocktail.cache_info().compiled - before.compiled <= 1  # 0 if an earlier process has compiled it
       True
     """
 

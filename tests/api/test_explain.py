@@ -315,3 +315,12 @@ def test_only_the_largest_edges_are_printed():
     assert "local, saves 2.0 KiB: a reason" in lines
     assert lines[lines.index("max -> sub at b.py:2 (g) x2") + 1] == "global, 4.0 KiB: another"
     assert "5 more edges: 10.0 KiB" in lines
+
+
+def test_a_small_loop_of_stock_xla_is_one_kernel():
+    """On a CPU, XLA compiles a loop that touches little to one function."""
+    small = jax_cocktail.jit(
+        lambda x: lax.fori_loop(0, 50, lambda _, y: jnp.sin(y), x), options={"force": "cocktail"}
+    )
+    few, many = (jax_cocktail.explain(small, stock=True)(jnp.ones(n)).captured[0].stock for n in (8, 400))
+    assert few.kernels < 5 and many.kernels > 50
