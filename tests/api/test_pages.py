@@ -123,7 +123,8 @@ def test_recursion(printed):
 def test_the_report_that_a_page_explains():
     """A report of its program has the lines that docs/explain.md has in its table."""
     page = (ROOT / "docs" / "explain.md").read_text(encoding="utf-8").partition("\n## Loops that stay")[0]
-    program, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    program, saved, compared = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert "report.save" in saved and "report.difference" in compared
     with jax_cocktail.options(force="cocktail", units=2), redirect_stdout(StringIO()) as out:
         exec(compile(program, "rnn.py", "exec"), {})
     # Nothing is timed where a choice is forced, nor always built; the program has a loop, and does not print.
