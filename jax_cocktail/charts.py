@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape, quoteattr
 
-from jax_cocktail.svg import FONT, Picture
+from jax_cocktail.svg import FONT, Picture, written
 
 INK, FAINT, LINE = "var(--ink, #1f2933)", "var(--faint, #52606d)", "var(--line, #cbd2d9)"
 COLORS = ("var(--first, #2563eb)", "var(--second, #c2410c)", "var(--third, #0f766e)")
@@ -93,7 +92,7 @@ class Chart(Picture):
 
     def noted(self, note: str, marks: str) -> None:
         """Marks with a text that a pointer over them shows."""
-        self.parts.append(f"<g><title>{escape(note)}</title>{marks}</g>" if note else marks)
+        self.parts.append(f"<g><title>{written(note)}</title>{marks}</g>" if note else marks)
 
     def error_bar(self, x: float, y: float, x2: float, y2: float) -> None:
         """A line with ends across it, along one of the axes."""
@@ -108,7 +107,7 @@ class Chart(Picture):
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} {height:g}"'
             f' width="{self.width:g}" height="{height:g}" font-family="{FONT}" role="img"'
-            f" aria-label={quoteattr(self.label)}>"
+            f' aria-label="{written(self.label)}">'
         )
         return "\n".join([head, *self.parts, "</svg>\n"])
 

@@ -30,6 +30,7 @@ from jax_cocktail.lowering.stopwatch import Watch
 from jax_cocktail.models import MODELS, RECURSIVE, Model, ceilings
 from jax_cocktail.models.compare import COCKTAIL, STEPS, Comparison, compare
 from jax_cocktail.models.measure import interleaved_samples
+from jax_cocktail.report.text import NOTABLE
 
 ALL = MODELS | RECURSIVE
 QUICK = ("lstm", "seq2seq", "blockdrop")  # a loop, a data-dependent loop, and branches
@@ -231,7 +232,7 @@ def _timing(samples: Sequence[float], first: float) -> Timing:
 
 def cells(row: Row) -> tuple[str, ...]:
     """The texts of one table row."""
-    busy = f"{row.others:.0%}" if row.others >= result.BUSY else ""
+    busy = f"{row.others:.0%}" if row.others >= NOTABLE else ""
     return (
         row.name,
         row.captured,

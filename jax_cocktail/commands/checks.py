@@ -25,6 +25,7 @@ from jax_cocktail.commands import cache as cache_command
 from jax_cocktail.commands.machine import this_machine
 from jax_cocktail.commands.probing import Probe
 from jax_cocktail.errors import BuildError
+from jax_cocktail.report.text import NOTABLE
 from jax_cocktail.runtime.cuda import driver as cuda_driver
 from jax_cocktail.runtime.rocm import driver as rocm_driver
 
@@ -38,7 +39,6 @@ CARDS = {  # what the system has if there is a card and its driver
     "AMD": (Path("/dev/kfd"),),
 }
 PLUGINS = {"NVIDIA": "pip install 'jax[cuda13]'", "AMD": "install jax's plugin for ROCm"}
-BUSY = 0.1  # of our cores, held by other processes
 LITTLE_MEMORY, LITTLE_DISK = 1 << 30, 256 << 20
 TOLERANCE = 1e-4  # of the results of the end-to-end check
 _COMPILE_SECONDS = 120.0  # zig builds its library first
@@ -295,8 +295,8 @@ def load(found: Probe) -> Iterator[Check]:
     if others is None:
         return
     text = f"other processes hold {others:.0%} of the cores now"
-    remedy = "measure when it is idle; `jit` decides again then" if others >= BUSY else ""
-    yield Check("load of the machine", WARNING if others >= BUSY else OK, text, remedy)
+    remedy = "measure when it is idle; `jit` decides again then" if others >= NOTABLE else ""
+    yield Check("load of the machine", WARNING if others >= NOTABLE else OK, text, remedy)
 
 
 def end_to_end(found: Probe) -> Iterator[Check]:

@@ -11,6 +11,7 @@ from jax_cocktail.commands import result
 from jax_cocktail.commands.intervals import Interval
 from jax_cocktail.commands.progress import line
 from jax_cocktail.commands.result import Result, Row
+from jax_cocktail.report.text import NOTABLE
 
 ABOUT = "Compare two results of bench --json: what got faster, what got slower, and what is noise."
 NOISE, FASTER, SLOWER = "within the noise", "faster", "slower"
@@ -127,7 +128,7 @@ def differing(before: Result, after: Result) -> Iterator[str]:
             yield f"{what}: {_word(old)} in A, {_word(new)} in B"
     for name, each in (("A", before), ("B", after)):
         most = max((row.others for row in each.rows), default=0.0)
-        if most >= result.BUSY:
+        if most >= NOTABLE:
             yield f"{name} was measured while other processes held up to {most:.0%} of the cores"
 
 

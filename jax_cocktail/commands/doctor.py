@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from jax_cocktail.commands import checks
 from jax_cocktail.commands.checks import OK, PROBLEM, WARNING, Check
 from jax_cocktail.commands.probing import probe
+from jax_cocktail.words import many
 
 SCHEMA = "jax_cocktail doctor 1"
 
@@ -32,7 +33,7 @@ def main(options: argparse.Namespace) -> int:
         facts = {"schema": SCHEMA, "checks": [dataclasses.asdict(each) for each in made]}
         print(json.dumps({**facts, "problems": problems, "warnings": warnings}, indent=1))
     elif problems or warnings:
-        print(f"\n{_many(problems, 'problem')}, {_many(warnings, 'warning')}")
+        print(f"\n{many(problems, 'problem')}, {many(warnings, 'warning')}")
     else:
         print("\nEverything is in order.")
     return 1 if problems else 0
@@ -61,7 +62,3 @@ def told(check: Check) -> str:
     mark = {OK: "ok", WARNING: "warning", PROBLEM: "PROBLEM"}[check.state]
     text = f"{mark:8} {check.name:22} {check.text}"
     return text + (f"\n{'':9}{'':22} try: {check.remedy}" if check.remedy else "")
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number != 1 else ''}"

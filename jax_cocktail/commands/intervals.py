@@ -7,18 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jax_cocktail.charts import Value
+
 LEVEL = 0.95  # of an interval: how often one like it holds the true value, if the machine stays as it is
 RESAMPLES = 1000
 _SEED = 20230710
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """A value, and the ends of its interval."""
-
-    middle: float
-    low: float
-    high: float
+class Interval(Value):
+    """A value, and the ends of its interval, as charts show it."""
 
     def overlaps(self, other: Interval) -> bool:
         """Whether both may be the same value."""

@@ -8,8 +8,8 @@ from html import escape
 from jax_cocktail import charts
 from jax_cocktail.charts import COLORS, FAINT, Bars, Point, Series, Value
 from jax_cocktail.commands import result
-from jax_cocktail.commands.intervals import Interval
 from jax_cocktail.commands.result import Ceilings, Curve, Result, Row
+from jax_cocktail.report.text import NOTABLE
 
 _OURS, _STOCK, _JIT = COLORS
 _STYLE = """
@@ -54,10 +54,6 @@ def page(found: Result) -> str:
     )
 
 
-def _value(interval: Interval) -> Value:
-    return Value(interval.middle, interval.low, interval.high)
-
-
 # ---- speed -------------------------------------------------------------------------------------------------
 
 
@@ -73,7 +69,7 @@ def _speed(rows: Sequence[Row]) -> Iterator[str]:
         " <code>jax_cocktail.jit</code> without options, which uses stock XLA where that is faster. Error"
         " bars are intervals of 95 % for the noise within this run.</p>"
     )
-    bars = [Bars(row.name, (_value(row.ratio), _value(row.auto_ratio))) for row in rows]
+    bars = [Bars(row.name, (row.ratio, row.auto_ratio)) for row in rows]
     ends = [end for bar in bars for value in bar.values for end in (value.low, value.high)]
     axis = charts.ratio_axis("time of stock XLA / time of ours", ends)
     yield charts.bar_chart("Speed-up over stock XLA", axis, bars, (("ours", _OURS), ("jit", _JIT)))
@@ -136,7 +132,7 @@ def _roofline(rows: Sequence[Row], machine: Ceilings | None) -> Iterator[str]:
         " may move other bytes. A program far below all lines waits for something else: barriers, chains of"
         " small operations, one core.</p>"
     )
-    if machine.others >= result.BUSY:
+    if machine.others >= NOTABLE:
         yield (
             f"<p>The rates are too low: other processes held {machine.others:.0%} of the cores while they"
             " were measured.</p>"
@@ -205,7 +201,7 @@ def _curve(curve: Curve) -> str:
     for name, color, hollow in (("stock XLA", _STOCK, True), ("ours", _OURS, False)):
         times = [(step.at, step.ours if name == "ours" else step.stock) for step in curve.steps]
         points = tuple(
-            Point(at, _value(time), "", f"{name}, {curve.axis} {at}: {charts.short(time.middle, 's')}")
+            Point(at, time, "", f"{name}, {curve.axis} {at}: {charts.short(time.middle, 's')}")
             for at, time in times
         )
         series.append(Series(name, points, color, hollow=hollow))

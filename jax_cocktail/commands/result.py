@@ -14,8 +14,8 @@ from typing import Any
 from jax_cocktail.commands.intervals import Interval
 from jax_cocktail.commands.machine import Machine
 from jax_cocktail.commands.problem import Problem
+from jax_cocktail.report.text import NOTABLE
 
-BUSY = 0.1  # results mention other processes from this fraction of the cores upwards
 SCHEMA = "jax_cocktail bench 1"
 
 
@@ -129,7 +129,7 @@ class Result:
 
 def remarks(found: Result) -> Iterator[str]:
     """What to think of when reading the figures, a sentence each."""
-    busy = [row for row in found.rows if row.others >= BUSY]
+    busy = [row for row in found.rows if row.others >= NOTABLE]
     if busy:
         most = max(row.others for row in busy)
         yield (

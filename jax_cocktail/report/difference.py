@@ -10,8 +10,8 @@ from jax_cocktail.report.code import parsed, short
 from jax_cocktail.report.html import block, fold, table
 from jax_cocktail.report.text import NOTABLE
 from jax_cocktail.report.values import SCHEMES, Captured, Contents, Counts, Left
-from jax_cocktail.report.words import counts, duration, many, place, size
 from jax_cocktail.svg import written
+from jax_cocktail.words import counts, duration, many, place, size
 
 SAME = 0.05  # times that differ by less are called equal
 _NAMES = {"cocktail": "jax_cocktail", "stock": "stock XLA"}

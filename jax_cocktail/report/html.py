@@ -9,8 +9,8 @@ from jax_cocktail.report.code import short
 from jax_cocktail.report.picture import draw_region
 from jax_cocktail.report.text import NOTABLE, kept_messages, measured, runs_on
 from jax_cocktail.report.values import SCHEMES, Captured, Contents, Edge, Left, Node, Trial
-from jax_cocktail.report.words import brief, counts, duration, many, place, size
 from jax_cocktail.svg import written
+from jax_cocktail.words import brief, counts, duration, many, place, size
 
 CLASS = "jax-cocktail"
 MOST_ROWS = 200  # of a table; the rest is counted

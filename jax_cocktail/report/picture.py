@@ -10,9 +10,9 @@ from itertools import groupby
 from jax_cocktail.report.code import flat, short
 from jax_cocktail.report.text import runs_on
 from jax_cocktail.report.values import SCHEMES, Captured, Contents, Flow, Left, Node
-from jax_cocktail.report.words import brief, many, place, size
 from jax_cocktail.svg import FAINT, INK, LINE, PALE, Picture, fitting
 from jax_cocktail.utask.operators import PRODUCTS
+from jax_cocktail.words import brief, many, place, size
 
 MOST_NODES, MOST_FLOWS, MOST_LANES = 60, 40, 14  # of a custom call, as drawn
 WIDTH, LEFT, BOXES = 1180.0, 24.0, 590.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from jax_cocktail.report.values import SCHEMES, Captured, Contents, Edge, Memory, Trial
-from jax_cocktail.report.words import counts, duration, many, place, size
+from jax_cocktail.words import counts, duration, many, place, size
 
 _SAVING_EDGES, _GLOBAL_EDGES = 3, 2  # edges that the text shows; all are in the data
 NOTABLE = 0.1  # reports mention other processes from this fraction of the cores upwards

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from jax_cocktail.report.words import place
+from jax_cocktail.words import place
 
 Counts = tuple[tuple[str, int], ...]
 SCHEMES = ("local", "regional", "global")

@@ -11,6 +11,7 @@ from jax_cocktail.codegen.stamps import Stamp
 from jax_cocktail.svg import FAINT, PALE, Picture
 from jax_cocktail.timeline.values import Slice, Timeline
 from jax_cocktail.utask.operators import HALVES, PRODUCTS
+from jax_cocktail.words import many
 
 # Of each kind of slice: its colour, and what it is.
 COLORS = {
@@ -69,7 +70,7 @@ def panel_of(timeline: Timeline, window: Window | None = None) -> Panel:
     first = dict.fromkeys((*(span.unit for span in critical), *range(timeline.units)))
     shown = sorted(list(first)[:MOST_UNITS])
     length = (min(end, timeline.end) - max(begin, timeline.start)) / 1e3
-    title = f"custom call {timeline.number}: {_many(timeline.units, 'unit')}, {max(length, 0):.1f} \u00b5s"
+    title = f"custom call {timeline.number}: {many(timeline.units, 'unit')}, {max(length, 0):.1f} \u00b5s"
     if (begin, end) != (timeline.start, timeline.end):
         title += f" of {(timeline.end - timeline.start) / 1e3:.1f} \u00b5s"
     return Panel(
@@ -223,7 +224,3 @@ def draw_key(picture: Picture, panels: Sequence[Panel], y: float) -> None:
     entries = [COLORS[kind] for kind in COLORS if kind in kinds]
     entries += [RELEASED] if any(panel.released for panel in panels) else []
     picture.key(LEFT, y, entries)
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

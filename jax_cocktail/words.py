@@ -1,4 +1,4 @@
-"""Words for numbers and places, which every form of a report shares."""
+"""Words for numbers and places, which reports, pictures and commands share."""
 
 from __future__ import annotations
 
