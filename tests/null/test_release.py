@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -82,12 +83,17 @@ def test_issue_templates_ask_for_what_is_needed(path):
     assert "jax_cocktail.explain(" in text and "python -m jax_cocktail doctor" in text
 
 
-def test_sdist_has_what_it_needs_and_nothing_else(tmp_path):
+def sdist(root, folder):
+    """Builds the sdist of a tree into `folder`. Returns the names in it."""
     pytest.importorskip("hatchling", reason="the test extra is not installed")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)]
+    subprocess.run(command, cwd=root, check=True, capture_output=True)
+    with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+        return {name.partition("/")[2] for name in archive.getnames()}
+
+
+def test_sdist_has_what_it_needs_and_nothing_else(tmp_path):
+    names = sdist(ROOT, tmp_path)
     kinds = (
         "jax_cocktail/**/*.py",
         *(f"{kind}_src/**/*.*" for kind in ("common", "cpu", "gpu", "cuda", "rocm")),
@@ -100,6 +106,21 @@ def test_sdist_has_what_it_needs_and_nothing_else(tmp_path):
     hidden = {name for name in names if any(part.startswith(".") for part in name.split("/"))}
     assert hidden <= {".gitignore"}  # hatchling reads it when it builds the wheel
     assert [name for name in names if re.search(r"__pycache__|\.py[co]$|BUILD|\.so$", name)] == []
+
+
+def test_sdist_after_bazel(tmp_path):
+    """Bazel links to a folder of links to ours. Hatchling must not see ours there first, and then no more."""
+    tree, links = tmp_path / "tree", tmp_path / "links"
+    shutil.copytree(
+        ROOT / "jax_cocktail", tree / "jax_cocktail", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, tree)
+    before = sdist(tree, tmp_path / "before")
+    links.mkdir()
+    (links / "jax_cocktail").symlink_to(tree / "jax_cocktail")
+    (tree / "bazel-tree").symlink_to(links)
+    assert sdist(tree, tmp_path / "after") == before and "jax_cocktail/api.py" in before
 
 
 def test_importing_is_cheap():
