@@ -154,11 +154,11 @@ def explain(fun: Callable[..., Any], *, stock: bool = False) -> Callable[..., Re
         compiled.
 
     Examples:
-      >>> def root(a):
-      ...     return lax.while_loop(lambda x: abs(x * x - a) > 1e-5 * a, lambda x: (x + a / x) / 2, a)
-      >>> report = jax_cocktail.explain(root)(jax.ShapeDtypeStruct((), jnp.float32))
+      >>> def network(w, xs):
+      ...     return lax.scan(lambda h, x: (jnp.tanh(w @ h + x), h.sum()), xs[0], xs)
+      >>> report = jax_cocktail.explain(network)(jnp.ones((64, 64)), jnp.ones((100, 64)))
       >>> print(report.function, report.left)
-      root ()
+      network ()
     """
     known, bound = _wrapper_of(fun)
 

@@ -43,6 +43,13 @@ def stock_price(program: UProgram, cores: int) -> Price:
     return _priced(program.entry, _Place(SERVER.stock, cores))
 
 
+def one_kernel_price(program: UProgram) -> Price:
+    """The price of one call of a translated program that XLA compiles to one kernel, with its loops: one core
+    runs it, and dispatches nothing inside."""
+    rates = replace(SERVER.stock, dispatch=0.0)
+    return _priced(program.entry, _Place(rates, 1)) + Price(SERVER.stock.dispatch)
+
+
 def our_price(program: UProgram, units: int) -> Price:
     """The price of one call of a planned program on that many units."""
     call = Price(SERVER.launch_seconds + (SERVER.wake_seconds if units > 1 else 0.0))

@@ -95,6 +95,16 @@ class Module:
         """Of one execution of the module."""
         return self._cost("ENTRY")
 
+    @property
+    def steps(self) -> bool:
+        """True if the runtime steps through the iterations of a loop; False if each loop is in a kernel."""
+        return self._steps("ENTRY")
+
+    def _steps(self, name: str) -> bool:
+        lines = [line for line in self._computations.get(name, []) if _SMALL not in line[4]]
+        inside = {each for line in lines for each in (*_called(line), *_sides(line))}
+        return any(line[3] == "while" for line in lines) or any(map(self._steps, inside))
+
     def _cost(self, name: str) -> Cost:
         lines = self._computations.get(name, [])
         shapes = {line[1]: _bytes(line[2]) for line in lines}
@@ -104,23 +114,34 @@ class Module:
         name, _, opcode, rest = line.groups()
         if opcode in _FREE:
             return Cost()
-
-        def called(key: str) -> list[str]:
-            return re.findall(rf"\b{key}=%?([\w.\-]+)", rest)
-
         if opcode == "while":
             trips = re.search(r'"known_trip_count":\{"n":"(\d+)"', rest)
             number = int(trips[1]) if trips else self.unknown_trips
-            once = self._cost(called("body")[0]) + self._cost(called("condition")[0]) + Cost(decisions=1)
+            once = sum(map(self._cost, _named(rest, "body|condition")), Cost(decisions=1))
             return once.times(number) + Cost(unknown=trips is None)
         if opcode == "conditional":
-            names = re.search(r"branch_computations=\{([^}]*)\}", rest)
-            sides = re.findall(r"[\w.\-]+", names[1]) if names else called(r"(?:true|false)_computation")
-            return max((self._cost(side) for side in sides), key=lambda c: c.kernels) + Cost(decisions=1)
-        if opcode in ("call", "async-start"):
-            inside = sum((self._cost(n) for n in called("to_apply") + called("calls")), Cost())
-            if _SMALL not in rest:  # else XLA compiles it, with its loops, to one kernel
-                return inside
+            return max(map(self._cost, _sides(line)), key=lambda c: c.kernels) + Cost(decisions=1)
+        inside = sum(map(self._cost, _called(line)), Cost())
+        if _called(line) and _SMALL not in rest:  # else XLA compiles it, with its loops, to one kernel
+            return inside
         operands = re.findall(r"%([\w.\-]+)", rest.split("), ")[0])
         moved = shapes[name] + sum(shapes.get(operand, 0) for operand in operands)
         return Cost(kernels=1, bytes=moved)
+
+
+def _named(rest: str, key: str) -> list[str]:
+    """The computations that an instruction names by this attribute."""
+    return re.findall(rf"\b(?:{key})=%?([\w.\-]+)", rest)
+
+
+def _called(line: re.Match[str]) -> list[str]:
+    """The computations that an instruction runs once. Those of a fusion are part of its kernel."""
+    return _named(line[4], "to_apply|calls") if line[3] in ("call", "async-start") else []
+
+
+def _sides(line: re.Match[str]) -> list[str]:
+    """The computations of which a branch runs one."""
+    if line[3] != "conditional":
+        return []
+    names = re.search(r"branch_computations=\{([^}]*)\}", line[4])
+    return re.findall(r"[\w.\-]+", names[1]) if names else _named(line[4], r"(?:true|false)_computation")

@@ -17,6 +17,7 @@ from jax.extend import source_info_util
 from jax.extend.core import primitives
 from jax.interpreters import mlir
 
+from jax_cocktail import cells
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.complex_parts import can_split, on_parts, operations_on_complex
 from jax_cocktail.lowering.state import read_mark
@@ -296,7 +297,7 @@ def source_of(equation: Any) -> Source:
     match = _FRAME.match(text)
     if match is None:
         return NOWHERE
-    return Source(match["file"], int(match["line"]), match["function"] or "")
+    return Source(cells.shown(match["file"]), int(match["line"]), match["function"] or "")
 
 
 def is_key(aval: Any) -> bool:

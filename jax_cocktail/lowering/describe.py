@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
-import jax.extend.core as jex
 
 from jax_cocktail.analysis.scopes import Scope, program_scope
 from jax_cocktail.compiler import Artifact, Emitted
 from jax_cocktail.config import VERSION
-from jax_cocktail.cost.hlo import Module
 from jax_cocktail.cost.price import barriers_per_call, barriers_per_iteration, moved_per_call
 from jax_cocktail.cost.work import total
 from jax_cocktail.lowering import custom_call, decisions
 from jax_cocktail.lowering.capture import MEMORY_BOUND_SUBGRAPH, Region
-from jax_cocktail.lowering.state import STATE, Mark, alone
+from jax_cocktail.lowering.state import STATE, Mark
+from jax_cocktail.lowering.stock_xla import stock_module
 from jax_cocktail.lowering.survey import worth
 from jax_cocktail.lowering.variants import Prepared, units_of
 from jax_cocktail.report import Captured, Edge, Memory, Report, Setting, Stock
@@ -123,18 +122,5 @@ def _named(operator: UOperator) -> str:
 
 def _stock(prepared: Prepared, region: Region) -> Stock:
     """What stock XLA makes of the region alone, for the device in use."""
-    flat = prepared.captured.flat
-    constants = set(flat.constvars)
-    operands = [v for v in region.operands if v not in constants]
-    jaxpr = flat.template.replace(
-        constvars=list(flat.constvars),
-        invars=operands,
-        eqns=[flat.equations[member] for member in region.members],
-        outvars=list(region.results),
-    )
-    function = jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, list(flat.consts)))
-    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in operands]
-    with alone():
-        text = jax.jit(function).lower(*shapes).compile().as_text()
-    cost = Module(str(text)).cost
+    cost = stock_module(prepared.captured.flat, region).cost
     return Stock(kernels=cost.kernels, bytes=cost.bytes)

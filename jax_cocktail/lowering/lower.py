@@ -25,6 +25,7 @@ from jax_cocktail.lowering import (
     gpu_call,
     leaving,
     plan_cache,
+    stock_xla,
     stopwatch,
 )
 from jax_cocktail.lowering import recursion_strategies as recursions
@@ -279,11 +280,15 @@ def _decide(
             return _measure(prepared, mark, key, found, arguments or [], known)
         except stopwatch.CallFails:  # the caller will see the error; other arguments may not fail
             obstacle = "the call fails on these arguments"
-    choice = "stock" if found.comparison.favours_stock() else "cocktail"
-    why = f"not measured ({obstacle}): the model says {found.comparison}"
+    plan = found.trusted or found.best
+    comparison = stock_xla.comparison(prepared, found, plan)
+    choice = "stock" if comparison.favours_stock() else "cocktail"
+    why = f"not measured ({obstacle}): the model says {comparison}"
+    if comparison != found.comparison:
+        why += ", which compiles loops to one kernel"
     if found.trusted is None:
         choice, why = "stock", f"{why}; {_DOUBTFUL}"
-    decision = decisions.Decision(choice, found.trusted or found.best, why=why)
+    decision = decisions.Decision(choice, plan, why=why)
     return decision if choice == "stock" else _tried(prepared, mark, key, decision, arguments)
 
 

@@ -173,6 +173,20 @@ def survey(key: str, make: Callable[[], Survey]) -> Survey:
     return found
 
 
+# ---- stock XLA's kernels ---------------------------------------------------------------------------------
+
+_one_kernel = _Table("stock", lambda facts: typed(facts["one_kernel"], bool))
+
+
+def one_kernel(key: str, ask: Callable[[], bool]) -> bool:
+    """True if stock XLA compiles the program with this key, with its loops, to one kernel."""
+    found = _one_kernel.find(key)
+    if found is None:
+        found = ask()
+        _one_kernel.add(key, found, {"one_kernel": found})
+    return found
+
+
 # ---- executables -------------------------------------------------------------------------------------------
 
 
@@ -292,6 +306,6 @@ def cache_info() -> CacheInfo:
 
 def forget() -> None:
     """Removes every plan, here and in the cache folder."""
-    for table in (_surveys, _programs, _calls):
+    for table in (_surveys, _one_kernel, _programs, _calls):
         table.forget()
     cache.clear_records(FOLDER)

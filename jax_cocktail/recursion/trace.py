@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_cocktail import cells
 from jax_cocktail.errors import RecursionTypeError, UnsupportedError
 from jax_cocktail.primitives.jaxprs import constants
 from jax_cocktail.recursion.check import endless, invariants, numberings, refuse_effects
@@ -135,7 +136,9 @@ class Recursive:
         code = getattr(body, "__code__", None)
         self._signature = inspect.signature(body)
         self.name = plain(str(getattr(body, "__name__", "recursion")))
-        self.source = str(Source(code.co_filename, code.co_firstlineno, self.name)) if code else ""
+        self.source = (
+            str(Source(cells.shown(code.co_filename), code.co_firstlineno, self.name)) if code else ""
+        )
 
         def run(*given: Any) -> Any:
             return _from_outside(self, given)

@@ -6,6 +6,7 @@ import linecache
 import re
 from collections.abc import Iterator
 
+from jax_cocktail import cells
 from jax_cocktail.report.values import Contents, Node
 
 _PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?: \((?P<function>.*)\))?")
@@ -37,8 +38,9 @@ def code_of(report: Contents) -> tuple[tuple[str, str], ...]:
     for where in dict.fromkeys(_places(report)):
         place = parsed(where)
         if place is not None:
-            linecache.checkcache(place[0])
-            line = linecache.getline(place[0], place[1]).strip()
+            file = cells.file_of(place[0])
+            linecache.checkcache(file)
+            line = linecache.getline(file, place[1]).strip()
             if line:
                 found[where] = line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
     return tuple(found.items())

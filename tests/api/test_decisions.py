@@ -16,7 +16,7 @@ from jax.scipy.special import zeta
 import jax_cocktail
 from jax_cocktail.cost.price import Comparison, Price
 from jax_cocktail.errors import BuildError
-from jax_cocktail.lowering import decisions, stopwatch, survey, variants
+from jax_cocktail.lowering import decisions, stock_xla, stopwatch, survey, variants
 from jax_cocktail.lowering.decisions import STOCK, Decision, Plan
 from jax_cocktail.lowering.stopwatch import QUICK, THOROUGH, Times
 from jax_cocktail.report import Trial
@@ -42,10 +42,12 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """What each measurement finds, in place of real times; the calls are counted."""
+    """What each measurement finds, in place of real times, and what XLA's compiler makes of loops; the
+    measurements are counted."""
 
     class Measured:
         count = 0
+        steps = True
         choice = "cocktail"
         efforts = []
 
@@ -57,6 +59,7 @@ def measured(monkeypatch):
 
     monkeypatch.setattr(stopwatch, "race", race)
     monkeypatch.setattr(stopwatch, "runner", lambda jaxpr, arguments, options: None)
+    monkeypatch.setattr(stock_xla, "stock_module", lambda flat, region: Measured)
     return Measured
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.process import python
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
 NAMES = ["branches", "bring_your_own_loop", "reading_results", "recursion", "start_here", "stitching"]
@@ -115,3 +117,26 @@ def test_stored_outputs_are_of_no_machine(name):
     assert socket.gethostname() not in text
     assert "Warning" not in text
     assert {key for cell in notebook.cells for key in cell.metadata} <= {"tags"}
+
+
+def test_reports_name_cells_as_ipython_does(tmp_path):
+    text = python(
+        """
+        from IPython.core.interactiveshell import InteractiveShell
+
+        CELLS = (
+            "import jax_cocktail, jax.numpy as jnp",
+            "from jax import lax",
+            "# the third cell\\n\\ndef f(x):\\n  return lax.fori_loop(0, 7, lambda i, h: jnp.sort(h) + i, x)",
+            "g = jax_cocktail.jit(f, options={'force': 'cocktail'})",
+            "report = jax_cocktail.explain(g)(jnp.ones(5))",
+        )
+        shell = InteractiveShell.instance()
+        for cell in CELLS:
+            shell.run_cell(cell, store_history=True).raise_error()
+        report = shell.user_ns["report"]
+        print(report.captured[0].control_flow, dict(report.code)["In[3]:4 (f)"])
+        """,
+        IPYTHONDIR=str(tmp_path),
+    )
+    assert text == ("('scan at In[3]:4 (f)',) return lax.fori_loop(0, 7, lambda i, h: jnp.sort(h) + i, x)\n")

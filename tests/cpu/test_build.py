@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -69,21 +70,35 @@ def test_processors_newer_than_the_compiler(
     assert features.tuning_argument(_compiler(tmp_path, says)) == found
 
 
-def test_tables_are_read_in_vector_lanes(tmp_path: Path) -> None:
-    """On processors that can, also where they are newer than the compiler."""
+def _assembly(folder: Path, program: str, needed: str) -> str:
+    """The assembly text of a program. Skips the test on a processor without the feature `needed`."""
     toolchain = build.host_toolchain()
-    if "AVX512F" not in (features.names_of(toolchain, build.PROGRAM_FLAGS) or ()):
+    if needed not in (features.names_of(toolchain, build.PROGRAM_FLAGS) or ()):
         pytest.skip("no such processor")
-    (tmp_path / "sine.cc").write_text(
-        '#include "cocktail_base.h"\n#include "cocktail_math.h"\n'
-        "CK_EXPORT void sines(f32* x) { CK_LANES for (i64 i = 0; i < 4096; ++i) x[i] = ck_sin(x[i]); }\n",
-        encoding="utf-8",
-    )
+    text = f'#include "cocktail_base.h"\n#include "cocktail_math.h"\n{program}\n'
+    (folder / "program.cc").write_text(text, encoding="utf-8")
     flags = (*build.program_flags(toolchain), *features.tuning_argument(toolchain))
     includes = [f"-I{folder}" for folder in job.program_folders("cpu_src")]
-    command = [*toolchain.command, *flags, *includes, "-S", "-o", "-", "sine.cc"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "gather" in done.stdout
+    command = [*toolchain.command, *flags, *includes, "-S", "-o", "-", "program.cc"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_tables_are_read_in_vector_lanes(tmp_path: Path) -> None:
+    """On processors that can, also where they are newer than the compiler."""
+    program = (
+        "CK_EXPORT void looked_up(f32* x, const f32* table, const i32* at) {"
+        " CK_LANES for (i64 i = 0; i < 4096; ++i) x[i] = table[at[i]]; }"
+    )
+    assert "gather" in _assembly(tmp_path, program, "AVX512F")
+
+
+@pytest.mark.parametrize("function", ["sin", "cos", "exp", "log", "tanh"])
+def test_functions_run_in_vector_lanes(tmp_path: Path, function: str) -> None:
+    """Their loops have no call, and multiply and add whole registers at once."""
+    loop = f"CK_LANES for (i64 i = 0; i < 4096; ++i) x[i] = ck_{function}(x[i]);"
+    program = f"CK_EXPORT void mapped(f32* x) {{ {loop} }}"
+    text = _assembly(tmp_path, program, "AVX2")
+    assert re.search(r"vfmadd\w+\s.*%[yz]mm", text) and not re.search(r"\bcall", text)
 
 
 def _counting(tmp_path: Path) -> build.Toolchain:

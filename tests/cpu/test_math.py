@@ -97,7 +97,7 @@ def test_bessel_infinity_and_poles(library: Library) -> None:
 # Functions that f32 and f64 compute in different ways, the latter mostly by the C library.
 TWICE = (
     *("erfc", "lgamma", "digamma", "bessel_i0e", "bessel_i1e", "sinh", "cosh", "asinh", "acosh", "atanh"),
-    *("asin", "acos", "atan", "cbrt", "tanh", "expm1"),
+    *("asin", "acos", "atan", "cbrt", "tanh", "expm1", "sin", "cos"),
 )
 
 
@@ -106,7 +106,8 @@ def test_arguments_of_every_size(library: Library, name: str) -> None:
     """Of f32 against those of f64, which compute otherwise."""
     bits = np.arange(0, 1 << 32, 50021, dtype=np.uint64).astype(np.uint32)
     centers = np.array(
-        [0.5, 1, 2, 5, 6, 8, 9.02, 10.05, 1.4616321, -1, -2.5, -3, 89, 1 << 27, 1e36], np.float32
+        [0.5, 1, 2, 5, 6, 8, 9.02, 10.05, 1.4616321, -1, -2.5, -3, 89, 1 << 27, 2**50, 2**77, 2**102, 1e36],
+        np.float32,
     )
     close = (centers.view(np.int32)[:, None] + np.arange(-99, 100)).astype(np.int32).view(np.float32)
     x = np.concatenate([bits.view(np.float32), close.ravel()])

@@ -13,6 +13,7 @@ from jax_cocktail.cost.price import (
     Price,
     barriers_per_iteration,
     launch_seconds,
+    one_kernel_price,
     our_price,
     stock_price,
 )
@@ -299,6 +300,18 @@ def test_stock_pays_for_small_operators_and_we_do_not():
     comparison = Comparison(our_price(emit(program).program, 1, HOST), stock_price(program, 2, HOST))
     assert comparison.stock.seconds > 5 * comparison.ours.seconds
     assert not comparison.favours_stock() and not comparison.heavy()
+
+
+def test_a_loop_in_one_kernel_dispatches_nothing_inside():
+    program = build(
+        ["float32[4]"],
+        lambda b, x: counted(b, 100, (x,), lambda _, x: (elementwise(b, "sin", elementwise(b, "exp", x)),)),
+    )
+    stepped, whole = stock_price(program, 2, HOST).seconds, one_kernel_price(program).seconds
+    assert stepped - whole == pytest.approx(
+        (100 * (2 + SERVER.stock.loop_dispatches) - 1) * SERVER.stock.dispatch
+    )
+    assert whole > SERVER.stock.dispatch
 
 
 def test_stock_wins_heavy_products_with_more_cores():
