@@ -21,7 +21,7 @@ from jax_cocktail.compiler import Emitted, emit, passes
 from jax_cocktail.cost.unit_time import unit_of, unit_seconds
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.nvidia import H100
-from jax_cocktail.svg import FAINT, INK, Picture, amount
+from jax_cocktail.svg import FAINT, INK, Picture
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import (
     LoopUTask,
@@ -35,6 +35,7 @@ from jax_cocktail.utask.ir import (
 )
 from jax_cocktail.utask.plan import Slot
 from jax_cocktail.utask.types import Value
+from jax_cocktail.words import size
 from tests.null.programs import arguments
 from tests.null.wavefronts import stacked_lstm
 from tests.oracle.mesh_interpreter import simulate
@@ -429,7 +430,7 @@ def draw_memory() -> str:
         for index in places:
             here = [life for life in found if life.slot == Slot(space, index)]
             picture.code(36, y + 15, f"{space} {index}" if space in ("input", "output") else f"byte {index}")
-            picture.code(left - 14, y + 15, amount(max(life.root.type.nbytes for life in here)), anchor="end")
+            picture.code(left - 14, y + 15, size(max(life.root.type.nbytes for life in here)), anchor="end")
             bars += [(y, life) for life in here]
             y += row
         y += 10
@@ -451,7 +452,7 @@ def draw_memory() -> str:
         )
         room, names = (life.end - life.begin + 1) * scale, [str(life.root.type)]
         if own is not None:
-            names.insert(0, f"{life.root.type}, {amount(own.bytes)} stay with each block")
+            names.insert(0, f"{life.root.type}, {size(own.bytes)} stay with each block")
         fitting = next((words for words in names if 6.6 * len(words) < room), None)
         if fitting is not None:
             picture.text(x + 6, at + 15, fitting, 11)
@@ -464,8 +465,8 @@ def draw_memory() -> str:
 def totals(emitted: Emitted) -> str:
     plan = emitted.plan
     return (
-        f"Workspace {amount(plan.workspace_bytes)}; scratch {amount(plan.own_bytes)} and persistent slices"
-        f" {amount(plan.resident_bytes)} in the shared memory of each of {plan.most_units} blocks."
+        f"Workspace {size(plan.workspace_bytes)}; scratch {size(plan.own_bytes)} and persistent slices"
+        f" {size(plan.resident_bytes)} in the shared memory of each of {plan.most_units} blocks."
     )
 
 

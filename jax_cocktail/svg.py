@@ -134,11 +134,3 @@ def fitting(words: str, width: float, each: float) -> str:
     """The words, cut to a width. `each`: the width of a letter."""
     most = max(int(width / each), 1)
     return words if len(words) <= most else words[: max(most - 1, 0)] + "\u2026"
-
-
-def amount(size: int) -> str:
-    """Bytes for people."""
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:.3g} {name}"
-    return f"{size} B"

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import types
-import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from jax_cocktail.commands.intervals import Interval
 from jax_cocktail.commands.machine import Machine
 from jax_cocktail.commands.problem import Problem
+from jax_cocktail.plain import from_plain, to_plain
 from jax_cocktail.report.text import NOTABLE
 
 SCHEMA = "jax_cocktail bench 1"
@@ -142,7 +139,7 @@ def remarks(found: Result) -> Iterator[str]:
 
 def to_json(result: Result) -> str:
     """The text of a file."""
-    return json.dumps(dataclasses.asdict(result), indent=1) + "\n"
+    return json.dumps(to_plain(result), indent=1) + "\n"
 
 
 def read(path: Path) -> Result:
@@ -158,41 +155,8 @@ def read(path: Path) -> Result:
         remedy = "a file that bench --json of this version has written"
         raise Problem(f"{path} has the schema {schema!r}, not {SCHEMA!r}", remedy)
     try:
-        result: Result = _made(Result, found, "")
+        result = from_plain(Result, found, "result")
     except ValueError as error:
         raise Problem(f"{path} is no result of bench: {error}", "make it again with bench --json") from error
+    assert isinstance(result, Result)
     return result
-
-
-def _made(kind: Any, data: Any, where: str) -> Any:
-    """A value of a type from JSON. Raises ValueError, which says where it does not fit."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is types.UnionType:  # X | None
-        return None if data is None else _made(inner[0], data, where)
-    if dataclasses.is_dataclass(kind):
-        return _fields(kind, data, where)
-    if origin is tuple and isinstance(data, list):
-        kinds = inner[:1] * len(data) if inner[-1] is Ellipsis else inner
-        if len(kinds) == len(data):
-            return tuple(
-                _made(each, item, f"{where}[{n}]")
-                for n, (each, item) in enumerate(zip(kinds, data, strict=True))
-            )
-    elif origin is dict and isinstance(data, dict):
-        return {str(name): _made(inner[1], item, f"{where}.{name}") for name, item in data.items()}
-    elif kind is float and isinstance(data, int | float) and not isinstance(data, bool):
-        return float(data)
-    elif origin is None and type(data) is kind:
-        return data
-    raise ValueError(f"{where} is {data!r:.40}")
-
-
-def _fields(kind: Any, data: Any, where: str) -> Any:
-    if not isinstance(data, dict):
-        raise ValueError(f"{where} is no object")
-    hints = typing.get_type_hints(kind)
-    names = [each.name for each in dataclasses.fields(kind)]
-    missing = [name for name in names if name not in data]
-    if missing:
-        raise ValueError(f"{where or 'it'} has no {missing[0]}")
-    return kind(**{name: _made(hints[name], data[name], f"{where}.{name}".lstrip(".")) for name in names})

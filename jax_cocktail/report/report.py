@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jax_cocktail.plain import from_plain, to_plain
 from jax_cocktail.report.difference import Difference, difference
 from jax_cocktail.report.html import html, page
 from jax_cocktail.report.picture import draw
-from jax_cocktail.report.plain import from_plain, to_plain
 from jax_cocktail.report.text import text
 from jax_cocktail.report.values import Contents
+
+SCHEMA = 1  # of the data; one that cannot be read as before has another number
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Report(Contents):
 
     def to_dict(self) -> dict[str, Any]:
         """The report as dictionaries, lists, text and numbers, with a number for their schema."""
-        return to_plain(self)
+        return {"schema": SCHEMA, **to_plain(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
@@ -77,7 +79,14 @@ class Report(Contents):
         Raises:
           ValueError: the data are no report, or one of another schema.
         """
-        return from_plain(cls, data)
+        schema = data.get("schema") if isinstance(data, Mapping) else None
+        if type(schema) is not int or schema != SCHEMA:
+            found = data.get("schema") if isinstance(data, Mapping) else data
+            raise ValueError(f"not a report of schema {SCHEMA}: its schema is {found!r:.60}")
+        values = {name: value for name, value in data.items() if name != "schema"}
+        report = from_plain(cls, values, "report", whole=cls)
+        assert isinstance(report, Report)
+        return report
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the report to a file, in the form that its suffix names: ``.json`` (which `load` reads),

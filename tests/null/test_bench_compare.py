@@ -118,11 +118,14 @@ def test_a_result_is_read_as_it_was_written(tmp_path) -> None:
     "change, said",
     [
         (lambda d: d.update(schema="other"), "has the schema 'other'"),
-        (lambda d: d.pop("versions"), "it has no versions"),
-        (lambda d: d["rows"][0].pop("ratio"), r"rows\[0\] has no ratio"),
-        (lambda d: d["rows"][0]["ratio"].update(low="x"), r"rows\[0\].ratio.low is 'x'"),
-        (lambda d: d["rows"][0]["ours"].update(quartiles=[1.0]), r"rows\[0\].ours.quartiles is \[1.0\]"),
-        (lambda d: d.update(machine=3), "machine is no object"),
+        (lambda d: d.pop("versions"), "result lacks the field 'versions'"),
+        (lambda d: d["rows"][0].pop("ratio"), r"rows\[0\] lacks the field 'ratio'"),
+        (lambda d: d["rows"][0]["ratio"].update(low="x"), r"rows\[0\].ratio.low: 'x' is not of type float"),
+        (
+            lambda d: d["rows"][0]["ours"].update(quartiles=[1.0]),
+            r"rows\[0\].ours.quartiles: 1 items in place of 2",
+        ),
+        (lambda d: d.update(machine=3), "machine: 3 is no record"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, change, said) -> None:
