@@ -1,8 +1,8 @@
 // Sine and cosine.
-// Range reduction without branches, and without tables in memory, which some processors read lane by lane:
-// |x| = y 2^n with y < 2^50 and n = 0, 27, 54 or 79. The product of y and 2^n 2/pi modulo 4 (two numbers of
-// 53 bits) is the angle in quarter turns. Fused multiply-adds subtract its integer part exactly: that is
-// correct for all f32.
+// Range reduction without branches, and without tables in memory, which some processors read lane by lane. The
+// angle in quarter turns is |x| times 2/pi. For a large |x| = y 2^n, with y < 2^50 and n = 27, 54 or 79, it is
+// y times (2^n 2/pi modulo 4): |x| times the sum of `high` and `low`, which is 2^-n times that number. Fused
+// multiply-adds subtract the integer part exactly, so that the angle is correct for all f32.
 #ifndef COCKTAIL_TRIG_H
 #define COCKTAIL_TRIG_H
 
@@ -11,21 +11,16 @@
 // |x| = (quadrant + 4 i) pi/2 + r with |r| <= 0.855: `low` may add a little to pi/4.
 CK_INLINE f64 ck_reduce_angle(f32 x, i32* quadrant) {
   f64 size = f64(ck_bitcast<f32>(ck_bitcast<u32>(x) & 0x7fffffffu));
-  f64 scale = 1.0, high = 0x1.45f306dc9c883p-1, low = -0x1.6b01ec5417056p-55;
   bool large = size >= 0x1p50, huge = size >= 0x1p77, vast = size >= 0x1p102;
-  scale = large ? 0x1p-27 : scale;
-  high = large ? -0x1.1b1bbead603d9p-1 : high;
-  low = large ? 0x1.5f47d4d377037p-55 : low;
-  scale = huge ? 0x1p-54 : scale;
-  high = huge ? 0x1.4a7f09d5f47d5p+0 : high;
-  low = huge ? -0x1.6447e493ad4cep-55 : low;
-  scale = vast ? 0x1p-79 : scale;
-  high = vast ? -0x1.505c1596447e5p-2 : high;
-  low = vast ? 0x1.b14acc9e21c82p-56 : low;
-  f64 y = size * scale;  // exact
-  f64 shifted = __builtin_fma(y, high, 6755399441055744.0);
+  f64 high = large ? -0x1.1b1bbead603d9p-28 : 0x1.45f306dc9c883p-1;
+  f64 low = large ? 0x1.5f47d4d377037p-82 : -0x1.6b01ec5417056p-55;
+  high = huge ? 0x1.4a7f09d5f47d5p-54 : high;
+  low = huge ? -0x1.6447e493ad4cep-109 : low;
+  high = vast ? -0x1.505c1596447e5p-81 : high;
+  low = vast ? 0x1.b14acc9e21c82p-135 : low;
+  f64 shifted = __builtin_fma(size, high, 6755399441055744.0);
   *quadrant = i32(u32(ck_bitcast<u64>(shifted)));
-  f64 turns = __builtin_fma(y, low, __builtin_fma(y, high, 6755399441055744.0 - shifted));
+  f64 turns = __builtin_fma(size, low, __builtin_fma(size, high, 6755399441055744.0 - shifted));
   return turns * 1.5707963267948966;
 }
 CK_INLINE f32 ck_sin_or_cos(f64 r, i32 quadrant) {
