@@ -1,8 +1,8 @@
 // Sine and cosine.
-// Range reduction without branches, and without tables in memory, which some processors read lane by lane. The
-// angle in quarter turns is |x| times 2/pi. For a large |x| = y 2^n, with y < 2^50 and n = 27, 54 or 79, it is
-// y times (2^n 2/pi modulo 4): |x| times the sum of `high` and `low`, which is 2^-n times that number. Fused
-// multiply-adds subtract the integer part exactly, so that the angle is correct for all f32.
+// Range reduction without branches, and without tables in memory, which some processors read lane by lane.
+// The angle in quarter turns is |x| times 2/pi. For a large |x| = y 2^n, with y < 2^50 and n = 27, 54 or 79,
+// it is y times (2^n 2/pi modulo 4): |x| times the sum of `high` and `low`, which is 2^-n times that number.
+// Fused multiply-adds subtract the integer part exactly, so that the angle is correct for all f32.
 #ifndef COCKTAIL_TRIG_H
 #define COCKTAIL_TRIG_H
 

@@ -147,3 +147,14 @@ def test_the_run_on_a_busy_machine_is_told_as_recorded():
     slower = sum(row["ratio"] < 1 for row in rows)
     for page in (ROOT / "README.md", DOCS / "index.md"):
         assert f"lose more often: {slower} of {len(rows)} in" in page.read_text(encoding="utf-8")
+
+
+def test_jax_0_12_is_told_as_recorded():
+    files = (ROOT / f"benchmarks/results/bench_epyc_2_cores{name}.json" for name in ("", "_jax_0_12"))
+    before, now = (json.loads(path.read_text()) for path in files)
+    assert (before["versions"]["jax"], now["versions"]["jax"]) == ("0.10.2", "0.12.0.1")
+    text = (DOCS / "limits.md").read_text(encoding="utf-8")
+    for old, new in zip(before["rows"], now["rows"], strict=True):
+        assert (old["model"], old["batch"]) == (new["model"], new["batch"])
+        ratios = (f"{row['ratio']['middle']:.2f}" for row in (old, new))
+        assert f"| {new['model']}/{new['batch']} | {' | '.join(ratios)} | {new['choice']} |" in text
