@@ -2,13 +2,35 @@
 // Range reduction without branches, and without tables in memory, which some processors read lane by lane.
 // The angle in quarter turns is |x| times 2/pi. For a large |x| = y 2^n, with y < 2^50 and n = 27, 54 or 79,
 // it is y times (2^n 2/pi modulo 4): |x| times the sum of `high` and `low`, which is 2^-n times that number.
-// Fused multiply-adds subtract the integer part exactly, so that the angle is correct for all f32.
+// The integer part is subtracted exactly, so that the angle is correct for all f32.
 #ifndef COCKTAIL_TRIG_H
 #define COCKTAIL_TRIG_H
 
 #include "cocktail_elementary.h"
 
+constexpr f64 kCkToInteger = 6755399441055744.0;  // 1.5 2^52: the low bits of a sum are the nearest integer
+
+// a b + c minus the integer next to a b, which is `integer` modulo 2^32; |a b| < 2^51, and a has 24 bits.
+// FUSED: fused multiply-adds round once. Otherwise both parts of b have so few bits that products are exact.
+template <bool FUSED>
+CK_INLINE f64 ck_fraction(f64 a, f64 b, f64 c, i32* integer) {
+  if constexpr (FUSED) {
+    f64 shifted = __builtin_fma(a, b, kCkToInteger);
+    *integer = i32(u32(ck_bitcast<u64>(shifted)));
+    return __builtin_fma(a, b, kCkToInteger - shifted) + c;
+  } else {
+    f64 upper = ck_bitcast<f64>(ck_bitcast<u64>(b) & ~u64(0xffffff));
+    f64 large = a * upper, small = a * (b - upper);
+    f64 shifted = large + kCkToInteger;
+    large -= shifted - kCkToInteger;
+    f64 again = (large + small) + kCkToInteger;
+    *integer = i32(u32(ck_bitcast<u64>(shifted)) + u32(ck_bitcast<u64>(again)));
+    return ((large - (again - kCkToInteger)) + small) + c;
+  }
+}
+
 // |x| = (quadrant + 4 i) pi/2 + r with |r| <= 0.855: `low` may add a little to pi/4.
+template <bool FUSED = kCkFuses>
 CK_INLINE f64 ck_reduce_angle(f32 x, i32* quadrant) {
   f64 size = f64(ck_bitcast<f32>(ck_bitcast<u32>(x) & 0x7fffffffu));
   bool large = size >= 0x1p50, huge = size >= 0x1p77, vast = size >= 0x1p102;
@@ -18,10 +40,7 @@ CK_INLINE f64 ck_reduce_angle(f32 x, i32* quadrant) {
   low = huge ? -0x1.6447e493ad4cep-109 : low;
   high = vast ? -0x1.505c1596447e5p-81 : high;
   low = vast ? 0x1.b14acc9e21c82p-135 : low;
-  f64 shifted = __builtin_fma(size, high, 6755399441055744.0);
-  *quadrant = i32(u32(ck_bitcast<u64>(shifted)));
-  f64 turns = __builtin_fma(size, low, __builtin_fma(size, high, 6755399441055744.0 - shifted));
-  return turns * 1.5707963267948966;
+  return ck_fraction<FUSED>(size, high, size * low, quadrant) * 1.5707963267948966;
 }
 CK_INLINE f32 ck_sin_or_cos(f64 r, i32 quadrant) {
   f64 s = r * r;

@@ -62,9 +62,11 @@ constexpr i32 ck_row_start(i32 k) {
 
 // a * b + c. One rounding where the machine has it; never a library call.
 #if defined(__FMA__) || defined(__aarch64__)
+constexpr bool kCkFuses = true;
 CK_INLINE f32 ck_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 CK_INLINE f64 ck_fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
 #else
+constexpr bool kCkFuses = false;
 CK_INLINE f32 ck_fma(f32 a, f32 b, f32 c) { return a * b + c; }
 CK_INLINE f64 ck_fma(f64 a, f64 b, f64 c) { return a * b + c; }
 #endif

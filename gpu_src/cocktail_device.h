@@ -4,6 +4,7 @@
 #define COCKTAIL_DEVICE_H
 
 // a * b + c, rounded once.
+constexpr bool kCkFuses = true;
 CK_INLINE f32 ck_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 CK_INLINE f64 ck_fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
 

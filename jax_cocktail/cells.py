@@ -14,8 +14,8 @@ def shown(file: str) -> str:
     label = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
     if label is None:
         return file
-    _files[label[1]] = file
-    return str(label[1])
+    name = str(label[1])
+    return name if _files.setdefault(name, file) == file else file  # cells without a history share a number
 
 
 def file_of(name: str) -> str:

@@ -43,11 +43,11 @@ def stock_price(program: UProgram, cores: int) -> Price:
     return _priced(program.entry, _Place(SERVER.stock, cores))
 
 
-def one_kernel_price(program: UProgram) -> Price:
-    """The price of one call of a translated program that XLA compiles to one kernel, with its loops: one core
-    runs it, and dispatches nothing inside."""
+def whole_loops_price(program: UProgram, cores: int, kernels: float) -> Price:
+    """The price of one call of a translated program under stock XLA if each of its loops is a kernel, and all
+    of it so many `kernels`: nothing is dispatched inside."""
     rates = replace(SERVER.stock, dispatch=0.0)
-    return _priced(program.entry, _Place(rates, 1)) + Price(SERVER.stock.dispatch)
+    return _priced(program.entry, _Place(rates, cores)) + Price(kernels * SERVER.stock.dispatch)
 
 
 def our_price(program: UProgram, units: int) -> Price:

@@ -97,8 +97,9 @@ class Module:
 
     @property
     def steps(self) -> bool:
-        """True if the runtime steps through the iterations of a loop; False if each loop is in a kernel."""
-        return self._steps("ENTRY")
+        """False if each loop is in a kernel; True if the runtime steps through the iterations of one, or if
+        the text cannot be read."""
+        return "ENTRY" not in self._computations or self._steps("ENTRY")
 
     def _steps(self, name: str) -> bool:
         lines = [line for line in self._computations.get(name, []) if _SMALL not in line[4]]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from jax_cocktail.cost import cpu as price_cpu
 from jax_cocktail.cost import gpu as price_gpu
-from jax_cocktail.cost.cpu import one_kernel_price
+from jax_cocktail.cost.cpu import whole_loops_price
 from jax_cocktail.cost.cpu_products import VECTOR_BYTES
 from jax_cocktail.cost.gpu import gpu_price, spread_seconds
 from jax_cocktail.cost.traffic import Moved, traffic
@@ -26,11 +26,11 @@ __all__ = [
     "barriers_per_iteration",
     "launch_seconds",
     "moved_per_call",
-    "one_kernel_price",
     "our_price",
     "profile",
     "statement_seconds",
     "stock_price",
+    "whole_loops_price",
 ]
 
 

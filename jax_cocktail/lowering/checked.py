@@ -12,7 +12,7 @@ from dataclasses import fields
 
 from jax_cocktail.compiler import Artifact, Executable
 from jax_cocktail.errors import StalePlanError
-from jax_cocktail.lowering.plan_cache import Survey
+from jax_cocktail.lowering.plan_cache import StockKernels, Survey
 from jax_cocktail.lowering.state import Mark
 
 _ADVICE = (
@@ -33,6 +33,14 @@ def check_survey(known: Survey, fresh: Survey, mark: Mark) -> None:
 def _told(survey: Survey) -> str:
     pairs = zip(survey.plans, survey.seconds, strict=True)
     return ", ".join(f"{plan.name} {seconds * 1e6:.3f} us" for plan, seconds in pairs)
+
+
+def check_kernels(known: StockKernels | None, fresh: StockKernels | None, mark: Mark) -> None:
+    """Raises StalePlanError if XLA makes other kernels now than the plan cache knows."""
+    if known != fresh:
+        raise StalePlanError(
+            f"{mark.function}: the plan cache says {known} of XLA, and now it is {fresh}; {_ADVICE}"
+        )
 
 
 def check_program(known: Executable, fresh: Artifact, mark: Mark, dump: Callable[[str], str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from jax_cocktail import cells
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.config import FRESH, MEMORY_BOUND
 from jax_cocktail.device.tuning import MODEL
@@ -281,7 +282,7 @@ def _decide(
         except stopwatch.CallFails:  # the caller will see the error; other arguments may not fail
             obstacle = "the call fails on these arguments"
     plan = found.trusted or found.best
-    comparison = stock_xla.comparison(prepared, found, plan)
+    comparison = stock_xla.comparison(prepared, found, plan, mark, _compiler_options(mark))
     choice = "stock" if comparison.favours_stock() else "cocktail"
     why = f"not measured ({obstacle}): the model says {comparison}"
     if comparison != found.comparison:
@@ -481,4 +482,4 @@ def _warn(cause: tuple[str, str], text: str, where: str = "") -> None:
     if place is None:
         warnings.warn(text, CocktailWarning, stacklevel=2)
     else:
-        warnings.warn_explicit(text, CocktailWarning, place[1], int(place[2]))
+        warnings.warn_explicit(text, CocktailWarning, cells.file_of(place[1]), int(place[2]))

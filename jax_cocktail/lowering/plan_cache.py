@@ -175,15 +175,23 @@ def survey(key: str, make: Callable[[], Survey]) -> Survey:
 
 # ---- stock XLA's kernels ---------------------------------------------------------------------------------
 
-_one_kernel = _Table("stock", lambda facts: typed(facts["one_kernel"], bool))
+
+@dataclass(frozen=True, slots=True)
+class StockKernels:
+    """What stock XLA makes of a program: its kernels, and whether the runtime steps through a loop of it."""
+
+    number: float
+    steps: bool
 
 
-def one_kernel(key: str, ask: Callable[[], bool]) -> bool:
-    """True if stock XLA compiles the program with this key, with its loops, to one kernel."""
-    found = _one_kernel.find(key)
-    if found is None:
-        found = ask()
-        _one_kernel.add(key, found, {"one_kernel": found})
+_stock = _Table("stock", lambda facts: StockKernels(number_of(facts["number"]), typed(facts["steps"], bool)))
+
+
+def stock_kernels(key: str, ask: Callable[[], StockKernels | None]) -> StockKernels | None:
+    """The kernels of the program with this key; `ask` asks XLA if they are not known, and may not know."""
+    found = _stock.find(key)
+    if found is None and (found := ask()) is not None:
+        _stock.add(key, found, asdict(found))
     return found
 
 
@@ -306,6 +314,6 @@ def cache_info() -> CacheInfo:
 
 def forget() -> None:
     """Removes every plan, here and in the cache folder."""
-    for table in (_surveys, _one_kernel, _programs, _calls):
+    for table in (_surveys, _stock, _programs, _calls):
         table.forget()
     cache.clear_records(FOLDER)

@@ -6,72 +6,99 @@ costs a dispatch for every operator. Which loops these are depends on the versio
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.extend.core as jex
 
+from jax_cocktail.config import CHECKED, FRESH
 from jax_cocktail.cost.hlo import Module
-from jax_cocktail.cost.price import Comparison, Price, one_kernel_price, stock_price
+from jax_cocktail.cost.price import Comparison, Price, stock_price, whole_loops_price
 from jax_cocktail.lowering import plan_cache
 from jax_cocktail.lowering.capture import Region
+from jax_cocktail.lowering.checked import check_kernels
 from jax_cocktail.lowering.decisions import Plan, cores, machine_facts, versions
 from jax_cocktail.lowering.flatten import Flat
-from jax_cocktail.lowering.plan_cache import Survey
-from jax_cocktail.lowering.state import alone
+from jax_cocktail.lowering.plan_cache import StockKernels, Survey
+from jax_cocktail.lowering.state import Mark, alone
 from jax_cocktail.lowering.variants import Prepared, whole_identity
 from jax_cocktail.portable import name_of
 from jax_cocktail.schedule.unit_count import know_units
 from jax_cocktail.utask.ir import LoopUTask, walk
 
+_WIDE = frozenset({"float64", "int64", "uint64", "complex128"})
 
-def stock_module(flat: Flat, region: Region) -> Module:
-    """What stock XLA makes of the region alone, for the device in use."""
-    constants = set(flat.constvars)
-    operands = [v for v in region.operands if v not in constants]
+
+def stock_module(flat: Flat, region: Region, options: Mapping[str, Any] | None = None) -> Module:
+    """What stock XLA makes of the region alone, for the device in use. `options`: of XLA's compiler."""
+    given = set(region.operands)
+    inside = [pair for pair in zip(flat.constvars, flat.consts, strict=True) if pair[0] not in given]
     jaxpr = flat.template.replace(
-        constvars=list(flat.constvars),
-        invars=operands,
+        constvars=[var for var, _ in inside],
+        invars=list(region.operands),
         eqns=[flat.equations[member] for member in region.members],
         outvars=list(region.results),
     )
-    function = jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, list(flat.consts)))
-    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in operands]
-    with alone():
-        text = jax.jit(function).lower(*shapes).compile().as_text()
+    function = jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, [value for _, value in inside]))
+    wide = jax.config.jax_enable_x64 or any(str(v.aval.dtype) in _WIDE for v in region.operands)
+    with alone(), jax.enable_x64(wide):  # the types belong to the program, whatever the setting is now
+        shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in region.operands]
+        lowered = jax.jit(function).lower(*shapes)
+        text = lowered.compile(compiler_options=dict(options) if options else None).as_text()
     return Module(str(text))
 
 
-def comparison(prepared: Prepared, found: Survey, plan: Plan) -> Comparison:
+def comparison(
+    prepared: Prepared, found: Survey, plan: Plan, mark: Mark, options: Mapping[str, Any]
+) -> Comparison:
     """The comparison of a survey, for a plan that nobody measures.
 
     Stock XLA's price is that of loops whose iterations are dispatched. Where ours is better only for this
-    reason, XLA compiles the regions, some ten milliseconds each, to see which of them are one kernel.
+    reason, XLA compiles the regions with its `options`, to see whether it makes kernels of their loops.
     """
     ours, stock = found.comparison.ours, found.comparison.stock
     if prepared.machine.is_gpu or found.comparison.favours_stock():
         return found.comparison
-    saved = {number: _saved(prepared, number) for number in prepared.taken(plan)}
-    least = Comparison(ours, Price(stock.seconds - sum(saved.values()), stock.heavy))
+    most = {number: _saved(prepared, number, 1.0) for number in prepared.taken(plan)}
+    least = Comparison(ours, Price(stock.seconds - sum(most.values()), stock.heavy))
     if not least.favours_stock():
         return found.comparison
-    seconds = sum(spared for number, spared in saved.items() if spared and _is_one_kernel(prepared, number))
-    return Comparison(ours, Price(stock.seconds - seconds, stock.heavy)) if seconds else found.comparison
+    saved = 0.0
+    for number in (number for number, seconds in most.items() if seconds):
+        kernels = _kernels(prepared, number, mark, options)
+        if kernels is not None and not kernels.steps:
+            saved += _saved(prepared, number, kernels.number)
+    return Comparison(ours, Price(stock.seconds - saved, stock.heavy)) if saved else found.comparison
 
 
-def _saved(prepared: Prepared, number: int) -> float:
-    """Seconds that a region with loops takes less under stock XLA if it is one kernel."""
+def _saved(prepared: Prepared, number: int, kernels: float) -> float:
+    """Seconds that a region with loops takes less under stock XLA if it is so many kernels."""
     program = know_units(prepared.programs[number], 1)
     if not any(isinstance(s, LoopUTask) for s in walk(program.entry)):
         return 0.0
     stepped = stock_price(program, cores(), prepared.machine)
-    return max(stepped.seconds - one_kernel_price(program).seconds, 0.0)
+    return max(stepped.seconds - whole_loops_price(program, cores(), kernels).seconds, 0.0)
 
 
-def _is_one_kernel(prepared: Prepared, number: int) -> bool:
-    what = whole_identity(prepared.programs[number]), *versions()
+def _kernels(prepared: Prepared, number: int, mark: Mark, options: Mapping[str, Any]) -> StockKernels | None:
+    """What the plan cache knows, or XLA says, of a region; None if neither can tell."""
     region, flat = prepared.captured.regions[number], prepared.captured.flat
 
-    def ask() -> bool:
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):
-            return not stock_module(flat, region).steps
+    def ask() -> StockKernels | None:
+        try:
+            with jax.default_device(jax.local_devices(backend="cpu")[0]):
+                module = stock_module(flat, region, options)
+        except Exception:  # the region may make no sense alone: its values vary over the axes of a mesh, say
+            return None
+        return StockKernels(module.cost.kernels, module.steps)
 
-    return plan_cache.one_kernel(name_of(what, machine_facts()), ask)
+    if mark.options.plans == FRESH:
+        return ask()
+    flags = os.environ.get("XLA_FLAGS", ""), *(f"{name}={value}" for name, value in sorted(options.items()))
+    what = whole_identity(prepared.programs[number]), *versions(), *flags
+    known = plan_cache.stock_kernels(name_of(what, machine_facts()), ask)
+    if mark.options.plans == CHECKED:
+        check_kernels(known, ask(), mark)
+    return known

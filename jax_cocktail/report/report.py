@@ -84,7 +84,7 @@ class Report(Contents):
             found = data.get("schema") if isinstance(data, Mapping) else data
             raise ValueError(f"not a report of schema {SCHEMA}: its schema is {found!r:.60}")
         values = {name: value for name, value in data.items() if name != "schema"}
-        report = from_plain(cls, values, "report", whole=cls)
+        report = from_plain(cls, values, "report")
         assert isinstance(report, Report)
         return report
 

@@ -119,24 +119,44 @@ def test_stored_outputs_are_of_no_machine(name):
     assert {key for cell in notebook.cells for key in cell.metadata} <= {"tags"}
 
 
-def test_reports_name_cells_as_ipython_does(tmp_path):
+def test_cells_are_named_as_ipython_does(tmp_path):
+    """In reports and warnings. Without a history, cells share a number, and keep their files' names."""
     text = python(
         """
+        import linecache, warnings
         from IPython.core.interactiveshell import InteractiveShell
 
         CELLS = (
             "import jax_cocktail, jax.numpy as jnp",
-            "from jax import lax",
+            "from jax import lax, pure_callback",
             "# the third cell\\n\\ndef f(x):\\n  return lax.fori_loop(0, 7, lambda i, h: jnp.sort(h) + i, x)",
             "g = jax_cocktail.jit(f, options={'force': 'cocktail'})",
             "report = jax_cocktail.explain(g)(jnp.ones(5))",
+            "def cube(x): return lax.fori_loop(0, 3, lambda i, y: pure_callback(abs, x, y), x)",
         )
         shell = InteractiveShell.instance()
-        for cell in CELLS:
-            shell.run_cell(cell, store_history=True).raise_error()
-        report = shell.user_ns["report"]
-        print(report.captured[0].control_flow, dict(report.code)["In[3]:4 (f)"])
+
+        def run(*cells, history=True):
+            for cell in cells:
+                shell.run_cell(cell, store_history=history).raise_error()
+
+        run(*CELLS)
+        found = shell.user_ns["report"]
+        print(found.captured[0].control_flow, dict(found.code)["In[3]:4 (f)"])
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            run("result = jax_cocktail.jit(cube)(jnp.ones(2))")
+        print(linecache.getline(said[0].filename, said[0].lineno).strip())
+        each = "def {0}(x): return lax.fori_loop(0, 9, lambda i, y: jnp.sort(y) + len('{0}'), x)"
+        run(each.format("a"), each.format("b"), history=False)
+        run("pair = jax_cocktail.jit(lambda x: a(b(x)), options={'force': 'cocktail'})")
+        run("code = dict(jax_cocktail.explain(pair)(jnp.ones(5)).code)")
+        print(sorted(text[4] for text in set(shell.user_ns["code"].values()) if text[:3] == "def"))
         """,
         IPYTHONDIR=str(tmp_path),
     )
-    assert text == ("('scan at In[3]:4 (f)',) return lax.fori_loop(0, 7, lambda i, h: jnp.sort(h) + i, x)\n")
+    assert text.splitlines() == [
+        "('scan at In[3]:4 (f)',) return lax.fori_loop(0, 7, lambda i, h: jnp.sort(h) + i, x)",
+        "def cube(x): return lax.fori_loop(0, 3, lambda i, y: pure_callback(abs, x, y), x)",
+        "['a', 'b']",
+    ]

@@ -70,16 +70,16 @@ def test_processors_newer_than_the_compiler(
     assert features.tuning_argument(_compiler(tmp_path, says)) == found
 
 
-def _assembly(folder: Path, program: str, needed: str) -> str:
+def _assembly(folder: Path, program: str, needed: str = "", more: tuple[str, ...] = ()) -> str:
     """The assembly text of a program. Skips the test on a processor without the feature `needed`."""
     toolchain = build.host_toolchain()
-    if needed not in (features.names_of(toolchain, build.PROGRAM_FLAGS) or ()):
+    if needed and needed not in (features.names_of(toolchain, build.PROGRAM_FLAGS) or ()):
         pytest.skip("no such processor")
     text = f'#include "cocktail_base.h"\n#include "cocktail_math.h"\n{program}\n'
     (folder / "program.cc").write_text(text, encoding="utf-8")
     flags = (*build.program_flags(toolchain), *features.tuning_argument(toolchain))
     includes = [f"-I{folder}" for folder in job.program_folders("cpu_src")]
-    command = [*toolchain.command, *flags, *includes, "-S", "-o", "-", "program.cc"]
+    command = [*toolchain.command, *flags, *includes, *more, "-S", "-o", "-", "program.cc"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
@@ -92,13 +92,26 @@ def test_tables_are_read_in_vector_lanes(tmp_path: Path) -> None:
     assert "gather" in _assembly(tmp_path, program, "AVX512F")
 
 
-@pytest.mark.parametrize("function", ["sin", "cos", "exp", "log", "tanh"])
-def test_functions_run_in_vector_lanes(tmp_path: Path, function: str) -> None:
-    """Their loops have no call, and multiply and add whole registers at once."""
+def _mapped(function: str) -> str:
     loop = f"CK_LANES for (i64 i = 0; i < 4096; ++i) x[i] = ck_{function}(x[i]);"
-    program = f"CK_EXPORT void mapped(f32* x) {{ {loop} }}"
-    text = _assembly(tmp_path, program, "AVX2")
+    return f"CK_EXPORT void mapped(f32* x) {{ {loop} }}"
+
+
+FUNCTIONS = pytest.mark.parametrize("function", ["sin", "cos", "exp", "log", "tanh"])
+
+
+@FUNCTIONS
+def test_functions_run_in_vector_lanes(tmp_path: Path, function: str) -> None:
+    """They multiply and add whole registers at once, and call nothing."""
+    text = _assembly(tmp_path, _mapped(function), "AVX2")
     assert re.search(r"vfmadd\w+\s.*%[yz]mm", text) and not re.search(r"\bcall", text)
+
+
+@FUNCTIONS
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have fused multiply-adds")
+def test_functions_call_nothing_on_old_processors(tmp_path: Path, function: str) -> None:
+    text = _assembly(tmp_path, _mapped(function), more=("-march=x86-64",))
+    assert re.search(r"\bmulp[sd]\b", text) and not re.search(r"\bcall", text)
 
 
 def _counting(tmp_path: Path) -> build.Toolchain:

@@ -27,8 +27,19 @@ FLUSHED = (
 )
 
 
+# Angles on processors without fused multiply-adds.
+UNFUSED = (
+    "CK_INLINE f32 sin_unfused(f32 x) {\n"
+    "  i32 quadrant;\n"
+    "  f64 r = ck_reduce_angle<false>(x, &quadrant);\n"
+    "  f32 value = ck_sin_or_cos(r, quadrant);\n"
+    "  return ck_bitcast<u32>(x) >> 31 ? -value : value;\n"
+    "}\n"
+)
+
+
 def _source() -> str:
-    lines = ['#include "cocktail_math.h"\n']
+    lines = ['#include "cocktail_math.h"\n', UNFUSED, map_source("unfused", ("f32",), "f32", "sin_unfused")]
     for t in ("f32", "f64"):
         lines += [map_source(f"{case.name}_{t}", (t,), t, f"ck_{case.name}") for case in CASES]
         lines.append(map_source(f"pow_{t}", (t, t), t, "ck_pow"))
@@ -119,6 +130,13 @@ def test_arguments_of_every_size(library: Library, name: str) -> None:
     np.testing.assert_array_equal(actual[~finite], expected[~finite])
     allowed = next(case.ulp for case in CASES if case.name == name)
     assert ulps(actual[finite], exact[finite]) <= allowed
+
+
+def test_sine_without_fused_multiply_adds(library: Library) -> None:
+    x = np.arange(0, 1 << 32, 30011, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = x[np.isfinite(x)]
+    exact = library.call("sin_f64", "f64", x.astype("d"))
+    assert ulps(library.call("unfused", "f32", x), exact) <= 0.51
 
 
 def test_angles(library: Library) -> None:

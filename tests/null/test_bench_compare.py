@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import re
 
 import numpy as np
@@ -135,6 +136,14 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, change, said) -> None:
     path.write_text(json.dumps(data))
     with pytest.raises(Problem, match=said):
         result.read(path)
+
+
+@pytest.mark.parametrize("difference", [math.inf, math.nan])
+def test_wrong_results_can_be_read(tmp_path, difference) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(result.to_json(bench(row(difference=difference))))
+    (found,) = result.read(path).rows
+    assert found.wrong
 
 
 def test_files_that_are_none(tmp_path) -> None:

@@ -65,3 +65,7 @@ def test_loops_that_the_runtime_steps_through(instruction, steps, kernels):
 def test_bytes_of_operands_and_results():
     cost = Module(LOOP.replace("INSTRUCTION", CALL)).cost
     assert cost.bytes == 10 * (2 * 8 * 4 + (1 + 4 + 4)) and cost.decisions == 10 and not cost.unknown
+
+
+def test_what_cannot_be_read_is_stepped_through():
+    assert Module("None").steps
