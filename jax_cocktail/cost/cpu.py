@@ -43,11 +43,9 @@ def stock_price(program: UProgram, cores: int) -> Price:
     return _priced(program.entry, _Place(SERVER.stock, cores))
 
 
-def whole_loops_price(program: UProgram, cores: int, kernels: float) -> Price:
-    """The price of one call of a translated program under stock XLA if each of its loops is a kernel, and all
-    of it so many `kernels`: nothing is dispatched inside."""
-    rates = replace(SERVER.stock, dispatch=0.0)
-    return _priced(program.entry, _Place(rates, cores)) + Price(kernels * SERVER.stock.dispatch)
+def undispatched_price(program: UProgram, cores: int) -> Price:
+    """The same without the time that its runtime takes to dispatch kernels."""
+    return _priced(program.entry, _Place(replace(SERVER.stock, dispatch=0.0), cores))
 
 
 def our_price(program: UProgram, units: int) -> Price:

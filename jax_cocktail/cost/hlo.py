@@ -122,9 +122,9 @@ class Module:
             return once.times(number) + Cost(unknown=trips is None)
         if opcode == "conditional":
             return max(map(self._cost, _sides(line)), key=lambda c: c.kernels) + Cost(decisions=1)
-        inside = sum(map(self._cost, _called(line)), Cost())
-        if _called(line) and _SMALL not in rest:  # else XLA compiles it, with its loops, to one kernel
-            return inside
+        called = _called(line)
+        if called and _SMALL not in rest:  # else XLA compiles it, with its loops, to one kernel
+            return sum(map(self._cost, called), Cost())
         operands = re.findall(r"%([\w.\-]+)", rest.split("), ")[0])
         moved = shapes[name] + sum(shapes.get(operand, 0) for operand in operands)
         return Cost(kernels=1, bytes=moved)

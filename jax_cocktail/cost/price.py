@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from jax_cocktail.cost import cpu as price_cpu
 from jax_cocktail.cost import gpu as price_gpu
-from jax_cocktail.cost.cpu import whole_loops_price
 from jax_cocktail.cost.cpu_products import VECTOR_BYTES
 from jax_cocktail.cost.gpu import gpu_price, spread_seconds
 from jax_cocktail.cost.traffic import Moved, traffic
@@ -24,13 +23,13 @@ __all__ = [
     "Price",
     "barriers_per_call",
     "barriers_per_iteration",
+    "dispatch_seconds",
     "launch_seconds",
     "moved_per_call",
     "our_price",
     "profile",
     "statement_seconds",
     "stock_price",
-    "whole_loops_price",
 ]
 
 
@@ -46,6 +45,14 @@ def our_price(program: UProgram, units: int, machine: Machine, plan: MemoryPlan 
     if machine.spec is not None:
         return gpu_price(program, units, machine.spec, plan, machine.target.threads)
     return price_cpu.our_price(program, units)
+
+
+def dispatch_seconds(program: UProgram, cores: int, machine: Machine, stock: Price) -> float:
+    """Seconds of the `stock` price of a translated program that a CPU takes to dispatch kernels; 0 for a
+    program without loops, and on a GPU."""
+    if machine.is_gpu or not any(isinstance(s, LoopUTask) for s in walk(program.entry)):
+        return 0.0
+    return stock.seconds - price_cpu.undispatched_price(program, cores).seconds
 
 
 def launch_seconds(machine: Machine) -> float:

@@ -33,13 +33,15 @@ class Survey:
     """Plans with different programs and their prices in seconds, the simplest first.
 
     `comparison` compares the cheapest with stock XLA. `trusted`: the cheapest without memory-bound regions
-    whose predicted gain is smaller than the model's error; None if nothing else was captured.
+    whose predicted gain is smaller than the model's error; None if nothing else was captured. `dispatched`:
+    of each region, the seconds of stock XLA's price that dispatches in and around loops take.
     """
 
     plans: tuple[Plan, ...]
     seconds: tuple[float, ...]
     comparison: Comparison
     trusted: Plan | None
+    dispatched: tuple[float, ...]
 
     @property
     def best(self) -> Plan:
@@ -154,7 +156,8 @@ def _survey(facts: Any) -> Survey:
     if not plans or len(plans) != len(seconds):
         raise ValueError("not a survey")
     trusted = None if facts["trusted"] is None else plan_of(facts["trusted"])
-    return Survey(plans, seconds, Comparison(ours, stock), trusted)
+    dispatched = tuple(map(number_of, facts["dispatched"]))
+    return Survey(plans, seconds, Comparison(ours, stock), trusted, dispatched)
 
 
 def _price(facts: Any) -> Price:

@@ -15,18 +15,17 @@ import jax.extend.core as jex
 
 from jax_cocktail.config import CHECKED, FRESH
 from jax_cocktail.cost.hlo import Module
-from jax_cocktail.cost.price import Comparison, Price, stock_price, whole_loops_price
+from jax_cocktail.cost.price import Comparison, Price
+from jax_cocktail.device.host import SERVER
 from jax_cocktail.lowering import plan_cache
 from jax_cocktail.lowering.capture import Region
 from jax_cocktail.lowering.checked import check_kernels
-from jax_cocktail.lowering.decisions import Plan, cores, machine_facts, versions
+from jax_cocktail.lowering.decisions import Plan, machine_facts, versions
 from jax_cocktail.lowering.flatten import Flat
 from jax_cocktail.lowering.plan_cache import StockKernels, Survey
 from jax_cocktail.lowering.state import Mark, alone
 from jax_cocktail.lowering.variants import Prepared, whole_identity
 from jax_cocktail.portable import name_of
-from jax_cocktail.schedule.unit_count import know_units
-from jax_cocktail.utask.ir import LoopUTask, walk
 
 _WIDE = frozenset({"float64", "int64", "uint64", "complex128"})
 
@@ -59,27 +58,16 @@ def comparison(
     reason, XLA compiles the regions with its `options`, to see whether it makes kernels of their loops.
     """
     ours, stock = found.comparison.ours, found.comparison.stock
-    if prepared.machine.is_gpu or found.comparison.favours_stock():
-        return found.comparison
-    most = {number: _saved(prepared, number, 1.0) for number in prepared.taken(plan)}
+    most = {number: found.dispatched[number] for number in prepared.taken(plan)}
     least = Comparison(ours, Price(stock.seconds - sum(most.values()), stock.heavy))
-    if not least.favours_stock():
+    if found.comparison.favours_stock() or not least.favours_stock():
         return found.comparison
     saved = 0.0
     for number in (number for number, seconds in most.items() if seconds):
         kernels = _kernels(prepared, number, mark, options)
         if kernels is not None and not kernels.steps:
-            saved += _saved(prepared, number, kernels.number)
+            saved += max(most[number] - kernels.number * SERVER.stock.dispatch, 0.0)
     return Comparison(ours, Price(stock.seconds - saved, stock.heavy)) if saved else found.comparison
-
-
-def _saved(prepared: Prepared, number: int, kernels: float) -> float:
-    """Seconds that a region with loops takes less under stock XLA if it is so many kernels."""
-    program = know_units(prepared.programs[number], 1)
-    if not any(isinstance(s, LoopUTask) for s in walk(program.entry)):
-        return 0.0
-    stepped = stock_price(program, cores(), prepared.machine)
-    return max(stepped.seconds - whole_loops_price(program, cores(), kernels).seconds, 0.0)
 
 
 def _kernels(prepared: Prepared, number: int, mark: Mark, options: Mapping[str, Any]) -> StockKernels | None:

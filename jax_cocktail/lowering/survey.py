@@ -10,7 +10,14 @@ from jax_cocktail.codegen.machines import with_threads
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.config import CHECKED, FRESH
 from jax_cocktail.cost.kernel import outlines_loops
-from jax_cocktail.cost.price import Comparison, Price, launch_seconds, our_price, stock_price
+from jax_cocktail.cost.price import (
+    Comparison,
+    Price,
+    dispatch_seconds,
+    launch_seconds,
+    our_price,
+    stock_price,
+)
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering import plan_cache
@@ -42,7 +49,8 @@ def known_survey(prepared: Prepared, units: int, mark: Mark, thorough: bool = Fa
     what.append(str([region.memory_bound for region in prepared.captured.regions]))
     key = name_of(what, [*machine_facts(), str(units)])
     found = plan_cache.survey(key, lambda: survey(prepared, units, thorough))
-    if all(possible(prepared, plan, units) for plan in found.plans):
+    fits = len(found.dispatched) == len(prepared.programs)
+    if fits and all(possible(prepared, plan, units) for plan in found.plans):
         if mark.options.plans == CHECKED:
             check_survey(found, survey(prepared, units, thorough), mark)
         return found
@@ -58,7 +66,8 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
       UnsupportedError: no candidate can be emitted.
     """
     machine = prepared.machine
-    stock = [stock_price(know_units(program, 1), cores(), machine) for program in prepared.programs]
+    programs = [know_units(program, 1) for program in prepared.programs]
+    stock = [stock_price(program, cores(), machine) for program in programs]
     total = sum(stock, Price())
     found: dict[_Text, tuple[Plan, list[Price]]] = {}
     prices: dict[Candidate, float] = {}
@@ -98,7 +107,9 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     sure = [plan for plan in plans if doubtful <= set(plan.skip)]
     trusted = min(sure, key=lambda plan: plans[plan].seconds, default=None)
     seconds = tuple(price.seconds for price in plans.values())
-    return Survey(tuple(plans), seconds, Comparison(cheapest, total), trusted)
+    pairs = zip(programs, stock, strict=True)
+    dispatched = tuple(dispatch_seconds(program, cores(), machine, price) for program, price in pairs)
+    return Survey(tuple(plans), seconds, Comparison(cheapest, total), trusted, dispatched)
 
 
 _Text = tuple[tuple[str, int], ...]  # of programs, each with the units that it asks for

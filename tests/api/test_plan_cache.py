@@ -153,6 +153,7 @@ SURVEY = plan_cache.Survey(
     (2.0, 1.0),
     plan_cache.Comparison(plan_cache.Price(1.0, 0.5), plan_cache.Price(3.0)),
     None,
+    (0.25, 0.0),
 )
 
 
