@@ -1,8 +1,8 @@
 """Bundles: one file with what this process knows of its programs, for machines without a compiler.
 
 A bundle has the decisions, surveys and plan records that the process has used, the binaries that they refer
-to, and the runtime library. A process that loads it carries them beside its cache folder (`portable`), so
-nothing else has to know of bundles. Nothing is written to the cache folder.
+to, the runtime library, and the handlers for GPUs. A process that loads it carries them beside its cache
+folder (`portable`), so nothing else has to know of bundles. Nothing is written to the cache folder.
 
 A bundle is a line with the digest of the rest, a line of JSON, and the binaries that it lists.
 """
@@ -23,9 +23,9 @@ from typing import Any
 from jax_cocktail import cache, files, portable
 from jax_cocktail.device import store
 from jax_cocktail.errors import BuildError, BundleError
-from jax_cocktail.lowering import background, custom_call, decisions, plan_cache
+from jax_cocktail.lowering import background, custom_call, decisions, gpu_call, plan_cache
 
-_FORMAT = 1
+_FORMAT = 2
 _HEAD = re.compile(rb"jax_cocktail bundle ([0-9]{1,9}) ([0-9a-f]{64})\n")
 _FOLDER = "bundles"  # of the records of those that this user has made
 _CARRIED = (decisions.FOLDER, plan_cache.FOLDER, store.FOLDER)
@@ -37,11 +37,12 @@ _VERSIONS = ("jax", "jaxlib", "jax_cocktail", "its sources")
 @dataclass(frozen=True, slots=True)
 class _Bundle:
     """The contents. `records`: by folder and name; `programs`: by key; `runtime`: the library for the CPU;
-    `versions` and `processor`: of the machine that has made it."""
+    `handlers`: those for GPUs, by platform; `versions` and `processor`: of the machine that has made it."""
 
     records: Mapping[tuple[str, str], Mapping[str, Any]]
     programs: Mapping[str, cache.Entry]
     runtime: bytes
+    handlers: Mapping[str, bytes]
     versions: tuple[str, ...]
     processor: tuple[str, ...]
 
@@ -49,8 +50,8 @@ class _Bundle:
 def save_bundle(path: str | os.PathLike[str]) -> str:
     """Writes a file with everything that this process has compiled or found in the cache.
 
-    It has the programs, what was decided about them, and the runtime library. A machine without a compiler
-    can load it (`load_bundle`).
+    It has the programs, what was decided about them, the runtime library, and the handlers for GPUs. A
+    machine without a compiler can load it (`load_bundle`).
 
     Call all functions that should be in it first, with arguments of all shapes that they will have there. It
     waits for what is built in the background. What runs with ``plans="fresh"`` is not stored and thus not in
@@ -88,15 +89,17 @@ def save_bundle(path: str | os.PathLike[str]) -> str:
             "call the functions first, and see that the cache folder is writable",
         )
     programs = [_program(key) for key in keys]
-    runtime = custom_call.runtime_binary()
+    runtime, handlers = custom_call.runtime_binary(), gpu_call.handler_binaries()
     header = {
         "versions": decisions.versions(),
         "processor": decisions.machine_facts()[:2],
         "records": [[*place, facts] for place, facts in records.items()],
         "programs": [[key, len(entry.binary)] for key, entry in zip(keys, programs, strict=True)],
         "runtime": len(runtime),
+        "handlers": [[platform, len(binary)] for platform, binary in handlers.items()],
     }
-    parts = (json.dumps(header).encode(), b"\n", runtime, *(entry.binary for entry in programs))
+    binaries = (runtime, *(entry.binary for entry in programs), *handlers.values())
+    parts = (json.dumps(header).encode(), b"\n", *binaries)
     body = b"".join(parts)
     digest = hashlib.sha256(body).hexdigest()
     _write(Path(path), f"jax_cocktail bundle {_FORMAT} {digest}\n".encode() + body)
@@ -157,6 +160,7 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> N
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BundleError(f"{place} is not what this version writes", _AGAIN) from error
     decisions.plan_for(_units(bundle.records))
+    gpu_call.carry(bundle.handlers)
     portable.carry(bundle.records, bundle.programs)
 
 
@@ -232,7 +236,8 @@ def _parsed(body: memoryview, path: Path) -> _Bundle:
     data = bytes(body)
     end = data.index(b"\n")
     header = json.loads(data[:end])
-    sizes = [header["runtime"], *(size for _, size in header["programs"])]
+    listed = header["programs"], header["handlers"]
+    sizes = [header["runtime"], *(size for names in listed for _, size in names)]
     if any(type(size) is not int or size < 0 for size in sizes) or end + 1 + sum(sizes) != len(data):
         raise ValueError("the sizes are wrong")
     binaries, start = list[bytes](), end + 1
@@ -241,12 +246,16 @@ def _parsed(body: memoryview, path: Path) -> _Bundle:
         start += size
     programs = {
         str(key): cache.Entry(binary, hashlib.sha256(binary).hexdigest(), str(path), 0.0, {})
-        for (key, _), binary in zip(header["programs"], binaries[1:], strict=True)
+        for (key, _), binary in zip(listed[0], binaries[1 : 1 + len(listed[0])], strict=True)
+    }
+    handlers = {
+        str(name): binary for (name, _), binary in zip(listed[1], binaries[1 + len(listed[0]) :], strict=True)
     }
     records = {(str(folder), str(name)): dict(facts) for folder, name, facts in header["records"]}
     if not {folder for folder, _ in records} <= set(_CARRIED):
         raise ValueError("records of another kind")
-    return _Bundle(records, programs, binaries[0], tuple(header["versions"]), tuple(header["processor"]))
+    made_by = tuple(header["versions"]), tuple(header["processor"])
+    return _Bundle(records, programs, binaries[0], handlers, *made_by)
 
 
 def _require_fit(bundle: _Bundle, path: Path) -> None:

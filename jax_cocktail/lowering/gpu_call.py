@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jax_cocktail.build.host import build_gpu_handler, host_toolchain
-from jax_cocktail.build.library import open_built
+from jax_cocktail.build.library import open_binary, open_built
 from jax_cocktail.compiler import Executable
 from jax_cocktail.device.cards import DEFAULTS, card_like
 from jax_cocktail.device.spec import DeviceSpec
@@ -84,6 +84,7 @@ PLATFORMS = tuple(_PLATFORMS)
 
 _lock = threading.Lock()
 _handlers: dict[str, Any] = {}  # by platform: the library or the callbacks, which live as long as the process
+_binaries: dict[str, bytes] = {}  # by platform: the file of the library, built here or carried
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +206,25 @@ def register(platform: str = CUDA) -> None:
         _handlers[platform] = handlers
 
 
+def carry(binaries: Mapping[str, bytes]) -> None:
+    """Gives this process the handlers that another one has built, by platform. They need no host compiler."""
+    with _lock:
+        _binaries.update((name, binary) for name, binary in binaries.items() if name not in _handlers)
+
+
+def handler_binaries() -> Mapping[str, bytes]:
+    """The libraries with the handlers that this process has registered, by platform."""
+    return {name: _binaries[name] for name in _handlers if name in _binaries}
+
+
 def _built(platform: str) -> tuple[Any, Any, Any, Any] | None:
     try:
-        library, _ = open_built(lambda: build_gpu_handler(jax.ffi.include_dir(), host_toolchain(), platform))
+        if carried := _binaries.get(platform):
+            library = open_binary(carried)
+        else:
+            library, _binaries[platform] = open_built(
+                lambda: build_gpu_handler(jax.ffi.include_dir(), host_toolchain(), platform)
+            )
         trust.guard(library)
     except (BuildError, OSError) as error:
         warnings.warn(

@@ -54,7 +54,7 @@ SAVES = """
 
 def child(program, folder, **environment):
     """What a process prints that has an empty cache folder."""
-    (folder / "tmp").mkdir(exist_ok=True)
+    (folder / "tmp").mkdir(parents=True, exist_ok=True)
     places = {"JAX_COCKTAIL_CACHE_DIR": str(folder / "cache"), "TMPDIR": str(folder / "tmp")}
     places |= {"JAX_COCKTAIL_PLANS": "cached", "JAX_COCKTAIL_COMPILE": "background", **environment}
     return json.loads(python(FUNCTIONS + program, **places).splitlines()[-1])
@@ -114,6 +114,28 @@ def test_a_machine_without_a_compiler_runs_it(saved, tmp_path, units):
     if not units:
         assert "measured before" in said["why"]
     assert {"entries", "calls", "decisions"}.isdisjoint(said["folder"]), "nothing of it is written there"
+
+
+def test_it_has_the_handlers_for_gpus(tmp_path):
+    """Without a compiler they would run in Python, with a warning, and start every call later."""
+    path = tmp_path / "gpu.bundle"
+    program = """
+    from jax_cocktail.lowering import gpu_call
+    gpu_call.register("cuda")
+    jax_cocktail.jit(loop, options=forced)(x)
+    say(digest=jax_cocktail.save_bundle(os.environ["BUNDLE"]))
+    """
+    made = child(program, tmp_path / "maker", BUNDLE=str(path), JAX_COCKTAIL_COMPILE="now")
+    program = """
+    from jax_cocktail.lowering import gpu_call
+    jax_cocktail.load_bundle(os.environ["BUNDLE"], trust=os.environ["DIGEST"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", jax_cocktail.CocktailWarning)
+        gpu_call.register("cuda")
+    say(handlers=type(gpu_call._handlers["cuda"]).__name__, platforms=list(gpu_call.handler_binaries()))
+    """
+    said = without_compiler(program, tmp_path / "user", BUNDLE=str(path), DIGEST=made["digest"])
+    assert (said["handlers"], said["platforms"]) == ("CDLL", ["cuda"])
 
 
 def test_what_is_not_in_it_runs_on_stock(saved, tmp_path):
@@ -180,7 +202,7 @@ def edited(path, change):
     rest = new if isinstance(new := change(found, rest), bytes) else rest
     body = json.dumps(found).encode() + b"\n" + rest
     digest = hashlib.sha256(body).hexdigest()
-    path.write_bytes(b"jax_cocktail bundle 1 " + digest.encode() + b"\n" + body)
+    path.write_bytes(b"jax_cocktail bundle 2 " + digest.encode() + b"\n" + body)
     return digest
 
 
@@ -290,8 +312,8 @@ def test_what_does_not_fit_is_refused(made, what):
 
 def test_another_format(made):
     path, digest = made
-    path.write_bytes(path.read_bytes().replace(b"bundle 1 ", b"bundle 2 ", 1))
-    refused(path, digest, "has format 2, and this version reads 1")
+    path.write_bytes(path.read_bytes().replace(b"bundle 2 ", b"bundle 3 ", 1))
+    refused(path, digest, "has format 3, and this version reads 2")
 
 
 def test_swapped_programs_do_not_run(made, monkeypatch):

@@ -17,10 +17,13 @@ from jax_cocktail.errors import BuildError
 from jax_cocktail.runtime.cuda.driver import (
     ATTRIBUTES,
     DYNAMIC_SHARED_BYTES,
+    FIRST_WITH_CLUSTERS,
     NEEDED,
     NON_PORTABLE_CLUSTER,
     OF_CARDS,
+    OPTIONAL,
     WORDS,
+    LaunchConfig,
     launch_config,
 )
 from jax_cocktail.runtime.gpu.driver import CAPTURE_RELAXED, Functions
@@ -59,7 +62,7 @@ class Library(Functions):
 
     def __init__(self) -> None:
         try:
-            super().__init__(WORDS, {**NEEDED, **OF_CARDS})
+            super().__init__(WORDS, {**NEEDED, **OF_CARDS, **OPTIONAL})
         except OSError as error:
             raise CudaError(f"the CUDA driver cannot be loaded ({error})") from error
         missing = [name for name in (*NEEDED, *OF_CARDS) if name not in self.functions]
@@ -220,18 +223,27 @@ class Card:
         name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
         return self.library.number(name, function, threads, shared_bytes) * self.facts.attributes["units"]
 
+    def fits_cluster(self, launch: Launch) -> bool:
+        """True if the card can run the launch's blocks as clusters, as the handler asks it."""
+        ask = self.library.functions.get("cuOccupancyMaxActiveClusters")
+        if ask is None or self.facts.attributes["major"] < FIRST_WITH_CLUSTERS:
+            return False
+        allow = self.library.functions["cuFuncSetAttribute"]
+        if launch.cluster > PORTABLE_CLUSTER and allow(launch.function, NON_PORTABLE_CLUSTER, 1):
+            return False
+        found = c.c_int()
+        return ask(c.byref(found), launch.function, c.byref(self._config(launch))) == 0 and found.value > 0
+
+    def _config(self, launch: Launch) -> LaunchConfig:
+        cluster = launch.cluster if launch.cluster > 1 else 0
+        sizes = launch.grid, launch.threads, launch.shared_bytes
+        return launch_config(*sizes, self.stream, cooperative=launch.cooperative, cluster=cluster)
+
     def launch(self, launch: Launch) -> None:
         """Enqueues a launch."""
         if launch.cluster > PORTABLE_CLUSTER:
             self.library("cuFuncSetAttribute", launch.function, NON_PORTABLE_CLUSTER, 1)
-        config = launch_config(
-            launch.grid,
-            launch.threads,
-            launch.shared_bytes,
-            self.stream,
-            cooperative=launch.cooperative,
-            cluster=launch.cluster if launch.cluster > 1 else 0,
-        )
+        config = self._config(launch)
         pointers = (c.c_void_p * len(launch.pointers))(*launch.pointers)
         parameters = (c.c_void_p * 1)(c.addressof(pointers))
         self.library("cuLaunchKernelEx", c.byref(config), launch.function, parameters, None)

@@ -97,7 +97,7 @@ NEEDED: dict[str, tuple[Any, ...]] = {  # by the handler
     "cuLaunchKernelEx": (_P, _P, _P, _P),
     "cuThreadExchangeStreamCaptureMode": (_P,),
 }
-_OPTIONAL: dict[str, tuple[Any, ...]] = {
+OPTIONAL: dict[str, tuple[Any, ...]] = {
     "cuOccupancyMaxActiveClusters": (_P, _P, _P),
     "cuCtxGetId": (_P, _P),
     "cuFuncGetParamInfo": (_P, _S, _P, _P),
@@ -168,7 +168,7 @@ class CudaDriver(Driver):
     host_flags = HOST_PORTABLE | HOST_DEVICE_MAP
 
     def __init__(self) -> None:
-        super().__init__(NEEDED, _OPTIONAL)
+        super().__init__(NEEDED, OPTIONAL)
 
     @property
     def release(self) -> str:
