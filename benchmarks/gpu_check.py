@@ -6,7 +6,8 @@
     python benchmarks/gpu_check.py --sanitize      small sizes under compute-sanitizer, if installed
     python benchmarks/gpu_check.py --ncu           and our kernels under Nsight Compute
     python benchmarks/gpu_check.py --pack FOLDER   compile all rows, for a card that is elsewhere
-    python benchmarks/gpu_check.py --run FOLDER    on that card: check and time them first, within 90 seconds
+    python benchmarks/gpu_check.py --run FOLDER    on that card: measure it, check and time the rows
+                                   --resume FILE   go on with what is missing in the file of such a run
     python benchmarks/gpu_check.py --fit FILE      the cost model against a JSON file of such a run; no GPU
 
 Phases: versions; microbenchmarks through the driver; building, on all cores; correctness against float64 and
@@ -15,9 +16,10 @@ decisions. The cost model's predictions for this card are printed next to the me
 in a process of its own. A failure becomes a record in the JSON file, which is rewritten after every section;
 an item without time left is recorded as skipped. The measured figures of the card are stored for the policy.
 
-`--run` completes the JSON file: what it holds of the same binaries, or of the same source, is not measured
-again. Status 75 says that another call would go on. After the packed programs, the phases above follow, as
-far as `--budget` allows.
+`--run` begins with what counts most: figures of the card and litmus tests, the main rows, the other ones,
+other plans, latencies; then what only jax can tell, with the programs that the pack brings along. A run that is
+cut off has everything until then. `--resume` takes over what is of the same sources, or of programs whose
+machine code is still the same. Status 75 says that another call would go on.
 
 On a machine with AMD cards, jax describes the card. Microbenchmarks, packs and the times of kernels alone
 need CUDA's driver, so they are left out there.
@@ -30,29 +32,32 @@ status is 0.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.gpu.packed import ORDER, Pack, source_digest, write  # noqa: E402
-from benchmarks.gpu.pool import Record, Task, run_all, tell  # noqa: E402
+from benchmarks.gpu.packed import ANSWERED, AUTO, MAIN, MEASURES, ORDER, Pack, source_digest  # noqa: E402
+from benchmarks.gpu.pool import Record, Stuck, Task, python_path, run_all, tell  # noqa: E402
+from benchmarks.gpu.results import Results  # noqa: E402
+from jax_cocktail.device.spec import from_json  # noqa: E402
+from jax_cocktail.device.store import Measured, store_measured  # noqa: E402
 
 ARCHES = ("sm_90", "sm_80", "sm_100")  # the table uses the first
 BUDGET, QUICK_BUDGET = 460.0, 88.0
 UNFINISHED = 75  # exit status of a run that another one would complete (EX_TEMPFAIL)
-LEAST_BUDGET = 60.0  # with less time left after a pack, the other phases are not begun
-ALWAYS = ("versions", "measure")  # sections that other processes depend on
+CARD = "NVIDIA H100 80GB HBM3"  # whose measured figures packs are planned with
+ALWAYS = ("versions", "measure", "jax")  # sections that other processes depend on
+HOST = ("calls", "branch")
 CAP, STATIC_CAP = 60.0, 150.0  # seconds per item; a machine without a card may be slow
 COMPILERS = 4  # concurrent XLA compilers, which tune matrix products on the card
 # The latest end of each phase as a fraction of the budget. Unused time goes to the next phases.
@@ -79,20 +84,24 @@ LOOPS = ("while, empty body", "while, 5 products", "scan, empty body", "scan, 5 
 
 @dataclass
 class Check:
-    """A run: its settings, its clock, and its results so far."""
+    """A run: its settings, its clock, and its results so far. `pack`: the folder of a pack, if it has one."""
 
     options: argparse.Namespace
-    rows: list[str]
+    rows: Sequence[str]
     work: Path
+    results: Results
+    pack: Path | None = None
     start: float = field(default_factory=time.monotonic)
-    sections: dict[str, dict[str, Record]] = field(default_factory=dict)
-    writing: threading.Lock = field(default_factory=threading.Lock)
-    code: str = field(default_factory=source_digest)
 
     @property
     def deadline(self) -> float:
-        """The budget of the whole run, in seconds."""
+        """The moment at which the budget is spent."""
         return self.start + self.options.budget
+
+    @property
+    def card(self) -> bool:
+        """True if there is one."""
+        return "card" in (self.results.known("versions", "all") or {})
 
     def until(self, share: float) -> float:
         """The moment at which a fraction of the budget is spent."""
@@ -100,17 +109,20 @@ class Check:
 
     def task(self, phase: str, name: str, prefix: Sequence[str] = (), **environment: str) -> Task:
         """An item as a process."""
-        cap = CAP if self.sections.get("versions", {}).get("all", {}).get("card") else STATIC_CAP
         command = [*prefix, sys.executable, str(Path(__file__).resolve()), "--item", phase, name]
         command += ["--work", str(self.work), "--seconds", str(self.options.seconds)]
+        command += ["--of", str(self.pack)] if self.pack else []
         command += ["--small"] if self.options.small or prefix else []
+        cap = CAP if self.card else STATIC_CAP
         return Task(name, command, {**self.environment(), **environment}, cap, log=bool(prefix))
 
     def environment(self) -> dict[str, str]:
-        """The environment of every item: no memory is preallocated, and items share compiled programs."""
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        """The environment of every item: no memory is preallocated, items share compiled programs, and what
+        is timed is our program from the first call on."""
         return {
-            "PYTHONPATH": os.pathsep.join(paths),
+            **python_path(),
+            **({"JAX_COCKTAIL_CACHE_DIR": str(self.work / "cache")} if self.pack else {}),
+            "JAX_COCKTAIL_COMPILE": "now",
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             "JAX_COMPILATION_CACHE_DIR": str(self.work / "xla"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -129,57 +141,24 @@ class Check:
         }
 
     def section(self, name: str, tasks: Sequence[Task], workers: int, deadline: float) -> dict[str, Record]:
-        """Runs tasks and keeps their records. Those that an earlier run finished are not repeated."""
-        known = {} if name in ALWAYS else self.sections.get(name, {})
-        tasks = [task for task in tasks if not self._finished(known.get(task.name, {}))]
+        """Runs tasks and keeps their records. Those that an earlier run finished are not repeated. Raises
+        Stuck."""
+        tasks = [task for task in tasks if name in ALWAYS or not self._finished(name, task)]
         print(f"{time.monotonic() - self.start:6.1f} s  {name}: {len(tasks)} item(s)", flush=True)
         records = run_all(tasks, workers, min(deadline, self.deadline), self._said)
-        kept = self.sections.setdefault(name, {})
         for key, record in records.items():
-            if "skipped" not in record or key not in kept:
-                kept[key] = {**_with_packed(record, kept.get(key, {})), "code": self.code}
-        self.write()
+            if "skipped" not in record or self.results.known(name, key) is None:
+                self.results.keep(record, name, key)
         return records
 
-    def _finished(self, record: Record) -> bool:
-        return record.get("code") == self.code and not {"error", "skipped"} & set(record)
+    def _finished(self, section: str, task: Task) -> bool:
+        record = self.results.known(section, task.name)
+        return record is not None and not {"error", "skipped"} & set(record)
 
     def _said(self, name: str, record: Record) -> None:
         words = next((f"{k}: {record[k]}" for k in ("error", "skipped") if k in record), "")
         if words:
             print(f"          {name}: {words.splitlines()[0][:120]}", flush=True)
-
-    def results(self) -> dict[str, Any]:
-        """All results so far, as plain data."""
-        found: dict[str, Any] = {
-            "quick": self.options.quick,
-            "small": self.options.small,
-            "seconds": round(time.monotonic() - self.start, 1),
-            "sections": self.sections,
-        }
-        return found
-
-    @property
-    def path(self) -> Path:
-        """The path of the JSON file, one for each kind of card."""
-        card = self.sections.get("versions", {}).get("all", {}).get("card")
-        name = card["name"].lower().replace(" ", "_") if card else "no_card"
-        return Path(self.options.out) / f"gpu_check_{name}.json"
-
-    def write(self) -> None:
-        """Writes the JSON file atomically."""
-        from benchmarks.gpu import report  # imported only after the measuring processes have run
-
-        with self.writing:
-            results = self.results()
-            results["targets"] = list(report.targets(results))
-            write(self.path, results)
-
-
-def _with_packed(record: Record, before: Record) -> Record:
-    """A record of the card with the figures that a pack measured, which are more."""
-    found = {name: figure for name, figure in before.get("figures", {}).items() if "digest" in figure}
-    return {**record, "figures": record["figures"] | found} if "figures" in record else record
 
 
 # ---- phases ------------------------------------------------------------------------------------------------
@@ -214,15 +193,35 @@ def prepare(check: Check, deadline: float) -> None:
         "build": [check.task("build", row, **check.dumping("build", row)) for row in check.rows],
         "reference": [check.task("reference", row, **wide) for row in check.rows],
         "plan": [check.task("plan", f"{row}@card", **host) for row in check.rows],
-        "unroll": []
-        if check.options.quick or check.options.run
-        else [check.task("unroll", row) for row in check.rows],
+        "unroll": [] if check.options.quick else [check.task("unroll", row) for row in check.rows],
     }
     part = max(cores // 4, 1)
     workers = {"build": min(COMPILERS, cores)}
     with ThreadPoolExecutor(len(groups)) as threads:
         for name, tasks in groups.items():
             threads.submit(check.section, name, tasks, workers.get(name, part), deadline)
+
+
+def with_pack(check: Check) -> bool:
+    """What only jax can tell, with the programs of the pack, the most important first. True if all of it is
+    there."""
+    found = check.section("jax", [check.task("jax", "all")], 1, check.deadline)["all"]
+    if found.get("backend") != "gpu":
+        check.results.say(f"jax has no GPU here: {found.get('why', found.get('error'))}")
+        return True
+    rows = [row for row in MAIN if row in check.rows]
+    stages = (
+        ("host", HOST, 1),
+        ("answers", [row for row in ANSWERED if row in rows], len(ANSWERED)),
+        ("build", rows, COMPILERS),
+        ("times", rows, 1),
+        ("auto", [row for row in AUTO if row in rows], 1),
+        ("torch", [row for row in rows if row.startswith("lstm/")], 1),
+    )
+    for name, items, workers in stages:
+        check.section(name, [check.task(name, item) for item in items], workers, check.deadline)
+    records = (check.results.known(name, item) or {} for name, items, _ in stages for item in items)
+    return not any("skipped" in record for record in records)
 
 
 def without_card(check: Check) -> None:
@@ -256,7 +255,7 @@ def tools(check: Check) -> None:
             continue
         path = shutil.which(program)
         if path is None:
-            check.sections[name] = {"all": {"none": f"{program} is not installed"}}
+            check.results.keep({"none": f"{program} is not installed"}, name, "all")
             continue
         tasks = [check.task("profile", row, prefix=(path, *arguments)) for row in check.rows]
         check.section(name, tasks, 1, check.deadline)
@@ -280,12 +279,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ncu", action="store_true", help="small sizes under Nsight Compute")
     parser.add_argument("--small", action="store_true", help="the sizes of the tests: does it run at all?")
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="make a pack of programs for a card")
-    default = str(ROOT / "benchmarks" / "results" / "gpu_check_nvidia_h100_80gb_hbm3.json")
-    parser.add_argument("--card", type=Path, default=default, metavar="FILE", help="its results file")
+    parser.add_argument("--card", default=CARD, metavar="NAME", help=f"for such a card (default {CARD})")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="run a pack on the card that is here")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="go on with what this run left")
     parser.add_argument("--fit", type=Path, metavar="FILE", help="compare the cost model with a run")
     parser.add_argument("--item", nargs=2, metavar=("PHASE", "NAME"), help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--of", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     options.budget = options.budget or (QUICK_BUDGET if options.quick else BUDGET)
     options.seconds = options.seconds or (1.0 if options.quick else 2.5)
@@ -298,21 +298,20 @@ def item(options: argparse.Namespace) -> None:
 
     phase, name = options.item
     dump = os.environ.get("GPU_CHECK_DUMP", "")
-    tell(ITEMS[phase](name, Settings(options.work, options.small, options.seconds, dump)))
+    tell(ITEMS[phase](name, Settings(options.work, options.small, options.seconds, dump, options.of)))
 
 
-def check_all(options: argparse.Namespace, work: Path, sections: Mapping[str, Any]) -> Check:
-    """A whole run; `sections`: what is known already."""
+def check_all(options: argparse.Namespace, work: Path, results: Results) -> None:
+    """A whole run without a pack."""
     from benchmarks.gpu.rows import QUICK, ROWS
 
     unknown = set(options.only or ()) - set(ROWS)
     if unknown:
         sys.exit(f"no row {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
-    rows = options.only or list(QUICK if options.quick else ORDER)
-    check = Check(options, rows, work)
-    check.sections = dict(sections)
+    check = Check(options, options.only or list(QUICK if options.quick else ORDER), work, results)
     found = check.section("versions", [check.task("versions", "all")], 1, check.deadline)["all"]
     if "card" in found:
+        results.card = found["card"]["name"]
         with_card(check, found.get("backend") == "gpu")
         tools(check)
     else:
@@ -321,22 +320,44 @@ def check_all(options: argparse.Namespace, work: Path, sections: Mapping[str, An
             "Checks without a GPU follow: code for three architectures, emulation, predictions.", flush=True
         )
         without_card(check)
-    check.write()
-    return check
+    results.ended = "all phases had their turn"
 
 
-def run_pack(options: argparse.Namespace) -> Mapping[str, Any]:
-    """Runs a pack, and returns the sections of the results file. Exits if no time is left for more."""
+def run_pack(options: argparse.Namespace, work: Path, results: Results) -> bool:
+    """Runs a pack, and then jax with its programs; True if nothing is left to do."""
     from benchmarks.gpu.run_pack import PackRun
 
-    start = time.monotonic()
-    run = PackRun(Pack(options.run), Path(options.out), options.budget, options.only or ())
-    finished = run.run()
-    print(f"{run.path}: {'complete' if finished else 'not complete'}", flush=True)
-    options.budget -= time.monotonic() - start
-    if not finished or options.budget < LEAST_BUDGET:
-        sys.exit(0 if finished else UNFINISHED)
-    found: Mapping[str, Any] = run.data["sections"]
+    pack, start = Pack(options.run), time.monotonic()
+    if not PackRun(pack, results, options.budget, options.only or ()).run():
+        return False
+    check = Check(options, options.only or ORDER, work, results, options.run.absolute(), start)
+    if not as_planned(check, pack):
+        results.say("this card has not the units that the pack is for: jax compiles our programs again")
+    finished = with_pack(check)
+    results.ended = "all items are there" if finished else "no time left"
+    return finished
+
+
+def as_planned(check: Check, pack: Pack) -> bool:
+    """Lets jax's processes plan for the card as the pack was planned; False if the card has other units."""
+    facts = check.results.known("versions", "all", "card") or {}
+    spec = replace(from_json(json.dumps(pack.facts["spec"])), name=facts["name"])
+    if spec.units != facts["attributes"]["units"]:
+        return False
+    os.environ.update(check.environment())
+    return store_measured(Measured(spec, facts["driver"])) is not None
+
+
+def begun(options: argparse.Namespace) -> Results:
+    """The file of this run, with what it takes over from another one."""
+    small, digests = options.small, frozenset[str]()
+    if options.run:
+        pack = Pack(options.run)
+        small, digests = pack.facts["small"], pack.digests() | {pack.facts[name] for name in MEASURES}
+    found = Results(Path(options.out), source_digest(), small, options.quick)
+    found.reserve()
+    if options.resume:
+        found.resume(options.resume, lambda section, record: record.get("digest") in digests)
     return found
 
 
@@ -354,13 +375,23 @@ def main() -> None:
         from benchmarks.gpu.fit import fit
 
         sys.exit(fit(options.fit))
-    sections = run_pack(options) if options.run else {}
+    results, finished = begun(options), True
+    try:
+        with tempfile.TemporaryDirectory(prefix="gpu_check-") as folder:
+            if options.run:
+                finished = run_pack(options, Path(folder), results)
+            else:
+                check_all(options, Path(folder), results)
+    except Stuck as error:
+        results.ended, finished = f"{error}: the machine has to be started again", False
+    finally:
+        results.release()
+        results.write()
     from benchmarks.gpu import report  # imports jax
 
-    with tempfile.TemporaryDirectory(prefix="gpu_check-") as folder:
-        check = check_all(options, Path(folder), sections)
-    print("\n" + report.text(check.results()))
-    print(f"\n{check.path}: written after {check.results()['seconds']:.0f} s")
+    print("\n" + report.text(results.data))
+    print(f"\n{results.path}: written after {results.seconds:.0f} s, {results.ended}", flush=True)
+    sys.exit(0 if finished else UNFINISHED)
 
 
 if __name__ == "__main__":

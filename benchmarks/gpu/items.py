@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
-import platform
-import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -17,7 +12,9 @@ import jax
 import numpy as np
 
 import jax_cocktail
-from benchmarks.gpu import emulated, here, peer, peers, plans, stock_micro, timing
+from benchmarks.gpu import emulated, here, host, peer, peers, plans, stock_micro, timing
+from benchmarks.gpu import versions as packages
+from benchmarks.gpu.packed import BUNDLE, Pack, difference, references
 from benchmarks.gpu.pool import tell
 from benchmarks.gpu.recorded import Recording, recording
 from benchmarks.gpu.rows import ROWS
@@ -26,25 +23,18 @@ from jax_cocktail.cost.hlo import Module
 from jax_cocktail.device import store as device_store
 from jax_cocktail.device.cards import DEFAULT, spec_for
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.errors import BuildError
+from jax_cocktail.errors import BuildError, BundleError
 from jax_cocktail.models import largest_difference
 from jax_cocktail.runtime.cuda import card as gpu_card
 from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 
-PACKAGES = (
-    *("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cudnn-cu13"),
-    *("jax-rocm7-plugin", "jax-rocm7-pjrt", "jax-rocm60-plugin", "jax-rocm60-pjrt", "numpy", "torch"),
-)
-_QUERY = "--query-gpu=clocks.sm,clocks.max.sm,clocks.mem,power.limit,persistence_mode,mig.mode.current"
-CLOCKS = {  # what prints them, by program
-    "nvidia-smi": (_QUERY, "--format=csv"),
-    "rocm-smi": ("--showclocks", "--showmaxpower", "--showcomputepartition", "--csv"),
-}
 CARD = "card"  # in the place of an architecture: the card that is here
 SPIN = "#define CK_SPIN_LIMIT (1 << 24)\n"  # a wait that never ends fails the launch, some seconds later
 SYNC = {"force": "cocktail", "strict": True, "errors": "sync"}
 TF32_TOLERANCE = 1e-2  # of products of TF32
+BUILT = ("ours", *peers.MODES)
+OF_TORCH = {k: make for k, make in peers.FORMS.items() if k == "ours" or k.startswith("torch")}
 # Where stock XLA is further from float64 than the tolerance, ours may be so much further than stock, up to so
 # many tolerances.
 OF_STOCK, MOST_TOLERANCES = 4.0, 20.0
@@ -53,12 +43,14 @@ OF_STOCK, MOST_TOLERANCES = 4.0, 20.0
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What every item is told. work: folder that the items of a run share; small: sizes of the tests;
-    seconds: for timing a row; dump: folder that XLA dumps to, or ""."""
+    seconds: for timing a row; dump: folder that XLA dumps to, or ""; pack: the folder of the pack, if there is
+    one."""
 
     work: Path
     small: bool = False
     seconds: float = 4.0
     dump: str = ""
+    pack: Path | None = None
 
 
 # ---- what is here ------------------------------------------------------------------------------------------
@@ -66,42 +58,37 @@ class Settings:
 
 def versions(_: str, settings: Settings) -> dict[str, Any]:
     """Of everything that has one, and what the card says of itself."""
-    found: dict[str, Any] = {
-        "jax_cocktail": jax_cocktail.__version__,
-        "python": platform.python_version(),
-        "packages": _packages(),
-        "backend": "none",
-    }
+    found: dict[str, Any] = {**packages.found(), **_backend()}
     card, why = here.description()
     found |= {"card": card} if card else {"no_card": why}
     try:
         found["compiler"] = str(device_toolchain(card.get("arch", DEFAULT.arch)))
     except BuildError as error:
         found["compiler"] = f"none: {error}"
+    return found
+
+
+def _backend() -> dict[str, str]:
     try:
-        found["backend"] = jax.default_backend()
-        found["device_kind"] = str(jax.devices()[0].device_kind)
+        return {"backend": jax.default_backend(), "device_kind": str(jax.devices()[0].device_kind)}
     except RuntimeError as error:
-        found["no_backend"] = str(error)
-    found["clocks"] = _clocks()
-    return found
+        return {"backend": "none", "why": str(error)}
 
 
-def _packages() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+def started(_: str, settings: Settings) -> dict[str, Any]:
+    """Whether jax can use the card, and whether it has the programs of the pack."""
+    return {**_backend(), "bundle": load_bundle(settings) or "loaded"}
 
 
-def _clocks() -> str:
-    """As the vendor's tool says them, or ""."""
-    for name, arguments in CLOCKS.items():
-        if program := shutil.which(name):
-            command = [program, *arguments]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-            return done.stdout.strip()
+def load_bundle(settings: Settings) -> str:
+    """Gives this process the programs of a pack. Returns the reason if it compiles them anew, or ""."""
+    if settings.pack is None:
+        return ""
+    pack = Pack(settings.pack)
+    try:
+        jax_cocktail.load_bundle(pack.folder / BUNDLE, trust=pack.facts["bundle"])
+    except (BundleError, OSError) as error:
+        return str(error)
     return ""
 
 
@@ -113,7 +100,7 @@ def build(name: str, settings: Settings) -> dict[str, Any]:
     function, arguments = ROWS[name].make(settings.small)
     found: dict[str, Any] = {}
     with recording(operands=False) as seen:
-        for form in ("ours", "stock", "graphs"):
+        for form in BUILT if settings.pack is None else BUILT[1:]:
             start = time.perf_counter()
             found[form] = _attempt(lambda form=form: _build_one(form, name, function, arguments, settings))
             found[form]["seconds"] = round(time.perf_counter() - start, 2)
@@ -198,10 +185,52 @@ def correct(name: str, settings: Settings) -> dict[str, Any]:
             stock = largest_difference(jax.tree.leaves(jax.jit(function)(*arguments)), expected)
             result = jax_cocktail.jit(function, options=SYNC)(*arguments)
             mine = largest_difference(jax.tree.leaves(result), expected)
-        limit = max(tolerance, min(OF_STOCK * stock, MOST_TOLERANCES * tolerance))
+        limit = _limit(stock, tolerance)
         found[precision] = {"ours": mine, "stock": stock, "limit": limit, "programs": len(seen.artifacts)}
         found["ok"] &= mine <= limit and bool(seen.artifacts)
     return found
+
+
+def answers(name: str, settings: Settings) -> dict[str, Any]:
+    """Ours and stock against the float64 results of a pack, as `correct` does it. What ours was made of says
+    `compiled`: 0 if the pack brought all of it."""
+    assert settings.pack is not None
+    row, pack = ROWS[name], Pack(settings.pack)
+    described = pack.row(name)
+    assert described is not None
+    expected = references(pack.arrays(name), "answer", len(described.answers))
+    function, arguments = row.make(settings.small)
+
+    def gap(call: Callable[..., Any]) -> float:
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(call(*arguments))]
+        return difference(leaves, described.answers, expected)
+
+    found: dict[str, Any] = {"ok": True}
+    for precision, tolerance in (("highest", row.tolerance), ("default", TF32_TOLERANCE)):
+
+        def fresh(*given: Any) -> Any:  # what is traced depends on the precision
+            return function(*given)
+
+        with jax.default_matmul_precision(None if precision == "default" else precision):
+            stock, mine = gap(jax.jit(fresh)), gap(jax_cocktail.jit(fresh, options=SYNC))
+        limit = _limit(stock, tolerance)
+        found[precision] = {"ours": mine, "stock": stock, "limit": limit}
+        found["ok"] &= mine <= limit
+    return {**found, "compiled": jax_cocktail.cache_info().compiled}
+
+
+def _limit(stock: float, tolerance: float) -> float:
+    return max(tolerance, min(OF_STOCK * stock, MOST_TOLERANCES * tolerance))
+
+
+def host_calls(name: str, settings: Settings) -> dict[str, Any]:
+    """What a call costs on the host."""
+    return host.CASES[name](settings.small, settings.seconds)
+
+
+def torch(name: str, settings: Settings) -> dict[str, Any]:
+    """The forms of a row in torch, beside ours."""
+    return timing.row(ROWS[name], settings.work, settings.small, settings.seconds, OF_TORCH, kernel=False)
 
 
 def captured(name: str, settings: Settings) -> dict[str, Any]:
@@ -209,14 +238,11 @@ def captured(name: str, settings: Settings) -> dict[str, Any]:
     function, arguments = ROWS[name].make(settings.small)
     jitted = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True})
 
-    def branch(flag: Any, *given: Any) -> Any:
-        zeros = lambda *g: jax.tree.map(jax.numpy.zeros_like, jax.eval_shape(function, *g))  # noqa: E731
-        return jax.lax.cond(flag, jitted, zeros, *given)
-
+    branch = host.in_a_branch(function, jitted)
     run = jax.jit(branch).lower(True, *arguments).compile(compiler_options=peers.COMMAND_BUFFERS)
     expected = jitted(*arguments)
     differences = [largest_difference(run(True, *arguments), expected) for _ in range(4)]
-    nothing = max(float(np.max(np.abs(np.asarray(x)))) for x in jax.tree.leaves(run(False, *arguments)))
+    nothing = host.magnitude(run(False, *arguments))
     seen = bool(stock_micro.captured_dumps(settings.dump)) if settings.dump else None
     ok = max(differences) == 0 and nothing == 0
     why = "none" if here.is_amd() else "error"  # XLA captures no conditionals on AMD's cards
@@ -243,8 +269,10 @@ def stock_loops(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def times(name: str, settings: Settings) -> dict[str, Any]:
-    """Every form of a row, alone on the card, and the time of our kernels without XLA."""
-    return timing.row(ROWS[name], settings.work, settings.small, settings.seconds)
+    """Every form of a row, alone on the card, and the time of our kernels without XLA, which a pack knows."""
+    whole = settings.pack is None
+    forms = peers.FORMS if whole else {k: make for k, make in peers.FORMS.items() if "torch" not in k}
+    return timing.row(ROWS[name], settings.work, settings.small, settings.seconds, forms, kernel=whole)
 
 
 def auto(name: str, settings: Settings) -> dict[str, Any]:
@@ -300,6 +328,9 @@ def stock_for_card(name: str, settings: Settings) -> dict[str, Any]:
 
 
 ITEMS: dict[str, Callable[[str, Settings], dict[str, Any]]] = {
+    "jax": started,
+    "host": host_calls,
+} | {
     function.__name__: function
     for function in (
         versions,
@@ -307,6 +338,8 @@ ITEMS: dict[str, Callable[[str, Settings], dict[str, Any]]] = {
         unroll,
         reference,
         correct,
+        answers,
+        torch,
         captured,
         measure,
         stock_loops,

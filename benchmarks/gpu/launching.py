@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """Median seconds of a launch in a graph; which kernel of the program, and on how many blocks."""
+    """Median seconds of a launch in a graph: of the kernel alone, and with the clearing of the workspace that
+    a call pays as well (`call_seconds`); which kernel of the program, and on how many blocks."""
 
     seconds: float
+    call_seconds: float
     kernel: str
     grid: int
 
@@ -61,41 +63,52 @@ class Loaded:
     workspace: int
     cleared: int
 
-    def restore(self) -> None:
-        """Enqueues what comes before a launch."""
+    def copy(self) -> None:
+        """Enqueues copies of the operands that the kernel overwrites, which a call does not need."""
         for k, address in self.kept.items():
             self.card.copy(self.given[k], address, self.call.operands[k].nbytes)
+
+    def restore(self) -> None:
+        """Enqueues everything that comes before a launch."""
+        self.copy()
         if self.cleared:
             self.card.fill(self.workspace, 0, self.cleared)
 
     def enqueue(self) -> None:
-        """Enqueues a whole call."""
+        """Enqueues a launch and what comes before it."""
         self.restore()
         self.card.launch(self.launch)
 
     def run(self) -> list[Array]:
         """The results of one call. Raises CudaError."""
         self.enqueue()
+        return self.downloaded()
+
+    def downloaded(self) -> list[Array]:
+        """The results of the last call. Raises CudaError."""
         self.card.wait()
         empty = (np.empty(r.shape, r.dtype) for r in self.call.results)
         return [self.card.download(at, array) for at, array in zip(self.results, empty, strict=True)]
 
     def time(self) -> KernelTime:
-        """Times calls in a graph, without the share of what comes before each launch. Raises CudaError."""
+        """Times launches in graphs, without the share of what comes before each. Raises CudaError."""
         self.enqueue()
         once = self.card.between_events(self.enqueue)
         number = min(max(math.ceil(GRAPH_SECONDS / max(once, 1e-9)), 1), MOST_IN_A_GRAPH)
-        seconds = self.card.graph_seconds(self.enqueue, number, statistics.median)
-        if self.kept or self.cleared:
-            seconds -= self.card.graph_seconds(self.restore, number, statistics.median)
-        return KernelTime(seconds, self.kernel, self.launch.grid)
+
+        def seconds(work: Callable[[], None], wanted: bool = True) -> float:
+            return self.card.graph_seconds(work, number, statistics.median) if wanted else 0.0
+
+        copies = seconds(self.copy, bool(self.kept))
+        before = seconds(self.restore) if self.cleared else copies
+        whole = seconds(self.enqueue)
+        return KernelTime(whole - before, whole - copies, self.kernel, self.launch.grid)
 
 
 def load(card: Card, call: Call) -> Loaded:
     """Loads a program and uploads its operands. Raises CudaError."""
     plan = call.plan
-    module = card.load(call.binary)
-    kernel, function, grid, shared, cluster = _choose(card, module, plan)
+    kernel, launch = _choose(card, card.load(call.binary), plan)
     uploaded = [card.upload(operand) for operand in call.operands]
     kept = {k: uploaded[k] for k in call.aliases}
     given = [
@@ -105,28 +118,33 @@ def load(card: Card, call: Call) -> Loaded:
     sizes = [int(np.prod(r.shape)) * np.dtype(r.dtype).itemsize for r in call.results]
     results = tuple(shared_with.get(k) or card.allocate(size) for k, size in enumerate(sizes))
     workspace = card.allocate(plan.workspace_bytes)
-    cooperative = plan.cooperative and grid > 1 and cluster == 1
-    pointers = (*given, *results, workspace, 0, *plan.sizes)
-    launch = Launch(function, grid, plan.threads, shared, pointers, cooperative=cooperative, cluster=cluster)
-    cleared = plan.header_bytes if cluster == 1 else 0
+    launch = replace(launch, pointers=(*given, *results, workspace, 0, *plan.sizes))
+    cleared = plan.header_bytes if launch.cluster == 1 else 0
     return Loaded(card, call, kernel, launch, kept, tuple(given), results, workspace, cleared)
 
 
-def _choose(card: Card, module: int, plan: LaunchPlan) -> tuple[str, int, int, int, int]:
-    """Name, kernel, grid, shared memory and blocks of a cluster: by what fits, as `handler_programs.h`
-    chooses on a card that is all there."""
+def _choose(card: Card, module: int, plan: LaunchPlan) -> tuple[str, Launch]:
+    """The name of the kernel, and its launch without pointers: by what fits, as `handler_programs.h` chooses
+    on a card that is all there."""
+    units = plan.resident_units or plan.most_units, plan.portable_units or plan.most_units
     kernels = (
-        ("ck_resident", plan.resident_shared_bytes, plan.resident_units or plan.most_units, plan.most_units),
-        ("ck_portable", plan.portable_shared_bytes, 1, plan.portable_units or plan.most_units),
+        ("ck_resident", plan.resident_shared_bytes, units[0], plan.most_units, plan.cluster),
+        ("ck_portable", plan.portable_shared_bytes, 1, units[1], False),
     )
-    for name, shared, least, most in kernels:
-        near = plan.cluster and name == "ck_resident"
-        if shared > card.facts.attributes["shared_bytes"] or (near and card.facts.attributes["major"] < 9):
+    for name, shared, least, most, near in kernels:
+        if shared > card.facts.attributes["shared_bytes"]:
             continue
         function = card.function(module, name, shared)
-        fit = card.co_resident(function, plan.threads, shared)
+        cluster = plan.most_units if near else 1
+        launch = Launch(function, plan.most_units, plan.threads, shared, (), cluster=cluster)
+        if near:
+            fit = plan.most_units if card.fits_cluster(launch) else 0
+        else:
+            fit = card.co_resident(function, plan.threads, shared)
         if not plan.cooperative and fit:
             fit = plan.most_units
         if fit >= least:
-            return name, function, min(fit, most), shared, min(fit, most) if near else 1
+            grid = min(fit, most)
+            alone = plan.cooperative and grid > 1 and not near
+            return name, replace(launch, grid=grid, cooperative=alone, cluster=grid if near else 1)
     raise CudaError(f"no block of {plan.threads} threads fits this card")

@@ -17,8 +17,9 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from benchmarks.gpu import latency, packed
+from benchmarks.gpu import bundle, clock, latency, litmus, packed, versions
 from benchmarks.gpu.kernels import spec_of
+from benchmarks.gpu.results import newest, write
 from benchmarks.gpu.roofline import predict
 from benchmarks.gpu.rows import ROWS, Row
 from jax_cocktail.build.device import device_toolchain
@@ -31,6 +32,8 @@ from jax_cocktail.lowering.capture import capture
 from jax_cocktail.lowering.survey import survey
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.runtime.cuda import micro as gpu_micro
+from jax_cocktail.utask.ir import operators_in
+from jax_cocktail.utask.operators import BARRIERS
 
 MOST_PLANS = 3  # of a row
 WORTH = 20.0  # a plan that takes so many times the best one's seconds, by the model, is not packed
@@ -41,9 +44,9 @@ OF_STOCK = 4.0
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-def measured_spec(results: Path) -> DeviceSpec:
-    """The card of a results file, with its measured figures."""
-    return spec_of(json.loads(results.read_text()))
+def measured_spec(card: str) -> DeviceSpec:
+    """A card with the figures that its latest results file has. Raises KeyError if there is none."""
+    return spec_of(json.loads(newest()[card].read_text(encoding="utf-8")))
 
 
 # ---- what a program computes -------------------------------------------------------------------------------
@@ -91,10 +94,26 @@ def _type(array: packed.Array) -> packed.Type:
     return packed.Type(array.dtype.name, array.shape)
 
 
-def _described(
-    function: Callable[..., Any], arguments: tuple[Any, ...]
-) -> tuple[tuple[packed.Operand, ...], tuple[packed.Result, ...], dict[str, packed.Array], float]:
-    """Operands, results, the arrays to store, and how far stock XLA on the host is from float64."""
+def _reference(exact: packed.Array, dtype: Any) -> tuple[packed.Result, packed.Array]:
+    """A result as it is described, and the elements of its float64 reference that are stored."""
+    finite = np.abs(exact[np.isfinite(exact)].astype(np.float64))
+    stride = 2 * (exact.size // (2 * packed.MOST_CHECKED)) + 1  # odd: it meets every column
+    kind = packed.Type(np.dtype(dtype).name, exact.shape)
+    result = packed.Result(kind, stride, float(finite.max(initial=0.0)))
+    return result, exact.reshape(-1)[::stride].astype(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """Of a row: operands, results, the arrays to store, and how far stock XLA on the host is from float64."""
+
+    operands: tuple[packed.Operand, ...]
+    results: tuple[packed.Result, ...]
+    arrays: dict[str, packed.Array]
+    stock: float
+
+
+def _described(function: Callable[..., Any], arguments: tuple[Any, ...]) -> _Described:
     narrow, wide = _values(function, arguments)
     known: dict[str, int] = {}
     for number, leaf in enumerate(jax.tree.leaves(arguments)):
@@ -106,15 +125,23 @@ def _described(
         if digest not in known:
             arrays[f"operand {number}"] = value
     for number, (value, exact) in enumerate(zip(narrow.results, wide.results, strict=True)):
-        finite = np.abs(exact[np.isfinite(exact)].astype(np.float64))
-        scale = float(finite.max(initial=0.0))
-        stride = 2 * (exact.size // (2 * packed.MOST_CHECKED)) + 1  # odd: it meets every column
-        results.append(packed.Result(_type(value), stride, scale))
-        arrays[f"result {number}"] = exact.reshape(-1)[::stride].astype(value.dtype)
-        if np.issubdtype(value.dtype, np.floating) and scale:
+        result, arrays[f"result {number}"] = _reference(exact, value.dtype)
+        results.append(result)
+        if np.issubdtype(value.dtype, np.floating) and result.scale:
             gap = np.abs(value - exact)
-            worst = max(worst, float(np.max(gap, where=np.isfinite(gap), initial=0.0)) / scale)
-    return tuple(operands), tuple(results), arrays, worst
+            worst = max(worst, float(np.max(gap, where=np.isfinite(gap), initial=0.0)) / result.scale)
+    return _Described(tuple(operands), tuple(results), arrays, worst)
+
+
+def _answers(
+    function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[tuple[packed.Result, ...], dict[str, packed.Array]]:
+    """What the whole row returns in float64."""
+    narrow = jax.tree.leaves(jax.eval_shape(function, *arguments))
+    with jax.enable_x64(True):
+        wide = jax.tree.leaves(jax.jit(function)(*jax.tree.map(_widened, arguments)))
+    found = [_reference(np.asarray(w), n.dtype) for w, n in zip(wide, narrow, strict=True)]
+    return tuple(result for result, _ in found), {f"answer {k}": array for k, (_, array) in enumerate(found)}
 
 
 # ---- programs ----------------------------------------------------------------------------------------------
@@ -144,6 +171,14 @@ def _plans(
                 yield "traced", plan.name, emit(program, prepared.machine, candidate=candidate, trace=STAGES)
 
 
+def crossing_of(emitted: Emitted) -> str:
+    """How the blocks of a program wait for each other; "" if they do not."""
+    kinds = {operator.kind for operator in operators_in(emitted.program.entry)} & BARRIERS
+    if not kinds or emitted.plan.most_units == 1:
+        return ""
+    return "cluster" if emitted.plan.cluster else "exchange" if "exchange" in kinds else "barrier"
+
+
 def _packed(
     row: Row, phase: str, name: str, artifact: Artifact, stock: float, spec: DeviceSpec
 ) -> packed.Packed:
@@ -154,6 +189,7 @@ def _packed(
         phase,
         name,
         artifact.digest,
+        crossing_of(artifact.emitted),
         artifact.launch.attribute,
         artifact.aliases,
         max(tolerance, OF_STOCK * stock),
@@ -175,7 +211,8 @@ def _built(row: Row, phase: str, name: str, emitted: Emitted) -> Artifact | None
 
 def _add(pack: packed.Pack, row: Row, code: str, spec: DeviceSpec, small: bool) -> None:
     function, arguments = row.make(small)
-    operands, results, arrays, stock = _described(function, arguments)
+    described = _described(function, arguments)
+    answers, references = _answers(function, arguments) if row.name in packed.ANSWERED else ((), {})
     plans = list(_plans(row, function, arguments, spec))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         artifacts = list(pool.map(lambda plan: _built(row, *plan), plans))
@@ -183,39 +220,63 @@ def _add(pack: packed.Pack, row: Row, code: str, spec: DeviceSpec, small: bool) 
     for (phase, name, _), artifact in zip(plans, artifacts, strict=True):
         if artifact is None:
             continue
-        new = _packed(row, phase, name, artifact, stock, spec)
+        new = _packed(row, phase, name, artifact, described.stock, spec)
         old = programs.setdefault(new.digest, new)  # without large products the exact program is the best one
         programs[new.digest] = replace(old, limit=min(old.limit, new.limit))
         if (table := artifact.emitted.stamps) is not None:
             pack.add_stamps(new.digest, packed.Stamps(table.shape, table.level, table.rows))
-    found = packed.Row(row.name, code, operands, results, tuple(programs.values()))
-    pack.add(found, arrays, ((a.digest, a.binary) for a in artifacts if a is not None))
+    found = packed.Row(
+        row.name, code, answers, described.operands, described.results, tuple(programs.values())
+    )
+    binaries = ((a.digest, a.binary) for a in artifacts if a is not None)
+    pack.add(found, described.arrays | references, binaries)
+
+
+def _measures(pack: packed.Pack, arch: str) -> dict[str, str]:
+    """Adds what measures the card; the digests by name."""
+    found = {}
+    for name, module in zip(packed.MEASURES, (gpu_micro, litmus, latency, clock), strict=True):
+        binary = module.program(arch)
+        found[name] = hashlib.sha256(binary).hexdigest()
+        pack.add_binary(found[name], binary)
+    return found
 
 
 def make(folder: Path, spec: DeviceSpec, only: Sequence[str] = (), small: bool = False) -> int:
     """Makes or completes a pack, and says on the way what it does; 1 if something is missing in it."""
     folder.mkdir(parents=True, exist_ok=True)
     pack, code, missing = packed.Pack(folder), packed.source_digest(), 0
-    compiler = str(device_toolchain(spec.arch))
-    facts = {"arch": spec.arch, "compiler": compiler, "small": small, "spec": asdict(spec)}
-    for kind, module in (("micro", gpu_micro), ("latency", latency)):
-        binary = module.program(spec.arch)
-        facts[kind] = hashlib.sha256(binary).hexdigest()
-        pack.add_binary(facts[kind], binary)
-    packed.write(folder / "pack.json", facts)
-    for name in only or packed.ORDER:
-        start, known = time.monotonic(), pack.row(name)
+    facts = {"arch": spec.arch, "small": small, "spec": asdict(spec), "code": code, "bundle": ""}
+    facts |= {"compiler": str(device_toolchain(spec.arch)), "versions": versions.found()["packages"]}
+    facts |= _measures(pack, spec.arch)
+    write(folder / "pack.json", facts)
+    wanted = tuple(only or packed.ORDER)
+    for name in wanted:
+        known = pack.row(name)
         if known is not None and known.code == code:
             print(f"{name}: is there", flush=True)
-            continue
-        try:
-            _add(pack, ROWS[name], code, spec, small)
-            print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
-        except Exception as error:  # one row less
-            missing += 1
-            print(f"{name}: {type(error).__name__}: {error}", flush=True)
+        else:
+            missing += not _said(name, lambda name=name: _add(pack, ROWS[name], code, spec, small))
+    main = [name for name in wanted if name in packed.MAIN]
+    missing += not _said(
+        packed.BUNDLE,
+        lambda: facts.update(bundle=bundle.make(folder / packed.BUNDLE, main, spec, small)),
+    )
+    write(folder / "pack.json", facts)
     size = pack.size()
     print(f"{folder}: {len(pack.rows())} rows, {size / 2**20:.1f} MiB")
     if size > packed.MOST_BYTES:
         print(f"this is more than the {packed.MOST_BYTES >> 20} MiB that travel with a working tree")
     return int(missing > 0 or size > packed.MOST_BYTES)
+
+
+def _said(name: str, work: Callable[[], None]) -> bool:
+    """True if the work is done; else the reason is said, and the pack lacks something."""
+    start = time.monotonic()
+    try:
+        work()
+    except Exception as error:
+        print(f"{name}: {type(error).__name__}: {error}", flush=True)
+        return False
+    print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+    return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,18 +16,26 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu.results import write
 from jax_cocktail.codegen.stamps import Stamp
 from jax_cocktail.utask.types import Source
 
 ROOT = Path(__file__).resolve().parents[2]
-# The most important rows first.
-ORDER = (
+# The rows that count most, and the others.
+MAIN = (
     *("lstm/1", "lstm/64", "nasrnn/1", "nasrnn/64", "seq2seq/1", "seq2seq/64", "attention/1", "attention/64"),
-    *("lstm_gradient", "gru_gradient", "skipnet/1", "blockdrop/1", "blockdrop/64", "rae/1"),
-    *("rae_recursive/1", "fibonacci/1", "scalar_scan", "vmapped_while", "conjugate_gradient", "runge_kutta"),
-    "hidden_markov",
+    "blockdrop/1",
 )
+ORDER = (
+    *MAIN,
+    *("lstm_gradient", "gru_gradient", "skipnet/1", "blockdrop/64", "rae/1", "rae_recursive/1"),
+    *("fibonacci/1", "scalar_scan", "vmapped_while", "conjugate_gradient", "runge_kutta", "hidden_markov"),
+)
+ANSWERED = ("lstm/64", "seq2seq/1", "blockdrop/1")  # rows that jax runs against float64
+AUTO = ("lstm/1", "nasrnn/64", "attention/1", "seq2seq/64")  # rows that jax runs as it decides itself
 PHASES = ("best", "exact", "other", "traced")  # in the order in which they run, each for all rows
+MEASURES = ("micro", "litmus", "latency", "clock")  # programs of ours that measure the card
+BUNDLE = "programs.bundle"  # what `jax_cocktail.load_bundle` reads: with it jax's part compiles nothing
 MOST_BYTES = 64 << 20  # of a pack
 MOST_CHECKED = 1 << 18  # elements of a result
 
@@ -67,13 +75,15 @@ class Packed:
     """A program for a row.
 
     phase: "best", by the model; "exact": the best with exact products; "other": another candidate; "traced":
-    the best, which records its timeline. plan: its name; limit: of the difference to float64;
-    predicted_seconds, limit_seconds: as in `roofline.Prediction`.
+    the best, which records its timeline. plan: its name; crossing: how its blocks wait for each other, "" if
+    they do not; limit: of the difference to float64; predicted_seconds, limit_seconds: as in
+    `roofline.Prediction`.
     """
 
     phase: str
     plan: str
     digest: str
+    crossing: str
     launch: tuple[int, ...]
     aliases: tuple[tuple[int, int], ...]
     limit: float
@@ -97,10 +107,12 @@ class Stamps:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a pack. `code`: the digest of the source tree that compiled it."""
+    """A row of a pack. `code`: the digest of the source tree that compiled it; `answers`: what the whole row
+    returns, stored as ``answer N``; empty where nobody asks."""
 
     name: str
     code: str
+    answers: tuple[Result, ...]
     operands: tuple[Operand, ...]
     results: tuple[Result, ...]
     programs: tuple[Packed, ...]
@@ -116,13 +128,21 @@ class Row:
             pairs = tuple((int(a), int(b)) for a, b in of["aliases"])
             return Packed(**{**of, "launch": tuple(of["launch"]), "aliases": pairs})
 
+        def result(of: Mapping[str, Any]) -> Result:
+            return Result(kind(of["type"]), of["stride"], of["scale"])
+
         return Row(
             data["name"],
             data["code"],
+            tuple(map(result, data["answers"])),
             tuple(Operand(kind(x["type"]), x["argument"], x["digest"]) for x in data["operands"]),
-            tuple(Result(kind(x["type"]), x["stride"], x["scale"]) for x in data["results"]),
+            tuple(map(result, data["results"])),
             tuple(map(program, data["programs"])),
         )
+
+    def best(self) -> Packed:
+        """The best program by the model."""
+        return next(program for program in self.programs if program.phase == "best")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +153,8 @@ class Pack:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """`arch`, `compiler`, `spec`, `small`; `micro`, `latency`: digests of what measures the card."""
+        """`arch`, `compiler`, `spec`, `small`, `code`, `versions`; those of `MEASURES`: digests of what measures
+        the card; `bundle`: the digest of `BUNDLE`, "" if there is none."""
         found: dict[str, Any] = json.loads((self.folder / "pack.json").read_text())
         return found
 
@@ -154,7 +175,11 @@ class Pack:
 
     def binary(self, digest: str) -> bytes:
         """A program's code."""
-        return (self.folder / f"{digest}.bin").read_bytes()
+        return zlib.decompress((self.folder / f"{digest}.bin").read_bytes())
+
+    def digests(self) -> frozenset[str]:
+        """Of all programs of rows."""
+        return frozenset(program.digest for row in self.rows() for program in row.programs)
 
     def stamps(self, digest: str) -> Stamps:
         """Those of a traced program."""
@@ -174,12 +199,11 @@ class Pack:
         write(self._path(row.name, ".json"), asdict(row))
 
     def add_binary(self, digest: str, binary: bytes) -> None:
-        (self.folder / f"{digest}.bin").write_bytes(binary)
+        (self.folder / f"{digest}.bin").write_bytes(zlib.compress(binary))
 
     def size(self) -> int:
         """Bytes of all files, after those that no row has were deleted."""
-        used = {program.digest for row in self.rows() for program in row.programs}
-        used |= {self.facts["micro"], self.facts["latency"]}
+        used = self.digests() | {self.facts[name] for name in MEASURES}
         for path in (*self.folder.glob("*.bin"), *self.folder.glob("*.stamps")):
             if path.stem not in used:
                 path.unlink()
@@ -204,26 +228,22 @@ def file_name(row: str) -> str:
     return row.replace("/", "-")
 
 
-def write(path: Path, data: Any) -> None:
-    """Writes JSON atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
-
-
-def difference(found: Sequence[Array], row: Row, arrays: Mapping[str, Array]) -> float:
+def difference(found: Sequence[Array], results: Sequence[Result], expected: Sequence[Array]) -> float:
     """The largest difference of a result to its reference, relative to the result's largest magnitude, so
     that zeros are never right by being small; infinite if integers differ or a NaN is on one side."""
     worst = 0.0
-    for number, (array, result) in enumerate(zip(found, row.results, strict=True)):
-        expected = arrays[f"result {number}"]
+    for array, result, reference in zip(found, results, expected, strict=True):
         sample = array.reshape(-1)[:: result.stride]
-        if not np.issubdtype(expected.dtype, np.floating):
-            worst = max(worst, 0.0 if np.array_equal(sample, expected) else float("inf"))
+        if not np.issubdtype(reference.dtype, np.floating):
+            worst = max(worst, 0.0 if np.array_equal(sample, reference) else float("inf"))
         elif sample.size:
             with np.errstate(invalid="ignore"):
-                same = (sample == expected) | (np.isnan(sample) & np.isnan(expected))
-                gap = np.where(same, 0.0, np.abs(sample - expected.astype(np.float64)))
+                same = (sample == reference) | (np.isnan(sample) & np.isnan(reference))
+                gap = np.where(same, 0.0, np.abs(sample - reference.astype(np.float64)))
             worst = max(worst, float(np.nan_to_num(gap, nan=np.inf).max()) / (result.scale or 1.0))
     return worst
+
+
+def references(arrays: Mapping[str, Array], kind: str, count: int) -> list[Array]:
+    """The stored arrays of one kind, in order."""
+    return [arrays[f"{kind} {number}"] for number in range(count)]

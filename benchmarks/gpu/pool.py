@@ -10,13 +10,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 MARK = "RESULT "  # begins the line that holds an item's result
 LEAST_SECONDS = 3.0  # with less time left an item is not started
+KILL_SECONDS = 5.0  # in which a process ends after SIGKILL, unless the driver holds it
 TAIL = 1500  # characters of output that are kept of an item that failed
 
 Record = dict[str, Any]
+
+
+class Stuck(RuntimeError):
+    """A process cannot be ended: the driver holds it, and perhaps the card. No other one is to be started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +36,20 @@ class Task:
     log: bool = False
 
 
+def python_path() -> dict[str, str]:
+    """The environment in which a process finds our modules."""
+    root = str(Path(__file__).resolve().parents[2])
+    return {"PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
 def tell(record: Record) -> None:
     """Says, in the process of an item, what is known so far; what is told last counts."""
     print(MARK + json.dumps(record), flush=True)
 
 
 def run(task: Task, deadline: float = float("inf")) -> Record:
-    """What the item printed behind `MARK`; or `error`, or `skipped`. `deadline`: of `time.monotonic`."""
+    """What the item printed behind `MARK`; or `error`, or `skipped`. `deadline`: of `time.monotonic`. Raises
+    Stuck."""
     left = deadline - time.monotonic()
     if left < LEAST_SECONDS:
         return {"skipped": "no time left"}
@@ -58,20 +71,29 @@ def run(task: Task, deadline: float = float("inf")) -> Record:
         output, _ = process.communicate(timeout=limit)
         record = _record(process.returncode, output)
     except subprocess.TimeoutExpired:
-        stop(process)
-        output, _ = process.communicate()
+        output = ended(process) or ""
         words = f"stopped after {limit:.0f} s"
         record = {**(_told(output) or {}), "error": words, "output": output[-TAIL:]}
     except BaseException:  # Ctrl-C ends what was started, too
-        stop(process)
+        _kill(process)
         raise
     if task.log:
         record["log"] = output[-20 * TAIL :]
     return {**record, "wall_seconds": round(time.monotonic() - start, 2)}
 
 
-def stop(process: subprocess.Popen[Any]) -> None:
-    """Ends a process and what it started: the session is its own."""
+def ended(process: subprocess.Popen[Any]) -> Any:
+    """Ends a process and what it started, and returns the rest of its output. Raises Stuck."""
+    _kill(process)
+    try:
+        output, _ = process.communicate(timeout=KILL_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise Stuck(f"process {process.pid} does not end {KILL_SECONDS:g} s after SIGKILL") from error
+    return output
+
+
+def _kill(process: subprocess.Popen[Any]) -> None:
+    """The session is its own."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

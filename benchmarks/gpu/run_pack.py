@@ -1,214 +1,206 @@
-"""Runs a pack on the card that is here, and merges what it finds into a results file, item by item.
+"""Runs a pack on the card that is here, in the order of worth, and keeps what it finds item by item.
 
-One process uses the card (`worker`), another one makes arguments (`inputs`). An item that takes too long is
-recorded as an error, its process is ended, and a new one goes on with the next item.
+One process uses the card (`worker`), others make arguments (`inputs`). An item that takes too long is
+recorded as an error, its process is ended, and a new one goes on with the next item. After a hang, programs
+whose blocks wait for each other in the same way are skipped, and the file says why.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import os
-import selectors
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from benchmarks.gpu.packed import PHASES, Pack, write
-from benchmarks.gpu.pool import Record, stop
-from benchmarks.gpu.targets import judge_all
+from benchmarks.gpu import versions
+from benchmarks.gpu.packed import MAIN, Pack, Packed, Row
+from benchmarks.gpu.pool import python_path
+from benchmarks.gpu.results import NO_CARD, Record, Results
+from benchmarks.gpu.serving import CannotStart, Inputs, Item, Limits, Stuck, Worker
 from jax_cocktail.runtime.cuda.card import Facts
 from jax_cocktail.runtime.cuda.measure import judged
 
-ITEM_SECONDS = 30.0  # before an item counts as hanging
-RESULTS = Path(__file__).resolve().parents[1] / "results"
-Item = tuple[str, str, str]  # "program", row, digest; "figure", name, digest; or "card"
-
-
-@dataclass
-class Worker:
-    """A process that answers items, started when it is needed."""
-
-    command: Sequence[str]
-    environment: dict[str, str]
-    process: subprocess.Popen[bytes] | None = None
-    _rest: bytes = b""
-
-    def ask(self, item: Item, seconds: float) -> Record:
-        """The record of an item; an `error` if there is none after so long."""
-        if self.process is None:
-            self.process = subprocess.Popen(
-                self.command,
-                env=self.environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
-            self._rest = b""
-        try:
-            return self._answer(self.process, item, seconds)
-        except (OSError, ValueError) as error:
-            self.end()
-            return {"error": str(error)}
-
-    def _answer(self, process: subprocess.Popen[bytes], item: Item, seconds: float) -> Record:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps(item).encode() + b"\n")
-        process.stdin.flush()
-        end = time.monotonic() + seconds
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._rest:
-                if not selector.select(max(end - time.monotonic(), 0)):
-                    raise ValueError(f"stopped after {seconds:.0f} s")
-                data = os.read(process.stdout.fileno(), 1 << 16)
-                if not data:
-                    raise ValueError(f"the process ended with status {process.wait()}")
-                self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
-        record: Record = json.loads(line)
-        return record
-
-    def end(self) -> None:
-        """Ends the process, whatever it does."""
-        if self.process is not None:
-            stop(self.process)
-            self.process.communicate()
-            self.process = None
+SKIPPED = "skipped"
+ANSWERS = {True: "", False: ", WRONG", None: ", not judged: this machine makes other inputs"}
 
 
 @dataclass
 class PackRun:
-    """A run. `out`: the folder of the results file, which is completed if it is there or in `RESULTS`;
-    `seconds`: no item is begun later; `only`: some rows, and no figures; `item_seconds`: the limit of one."""
+    """A run. `results`: what it completes; `seconds`: no item is begun later; `only`: some rows, and no
+    figures."""
 
     pack: Pack
-    out: Path
+    results: Results
     seconds: float
     only: Sequence[str] = ()
-    item_seconds: float = ITEM_SECONDS
-    data: dict[str, Any] = field(default_factory=dict)
-    path: Path = Path()
+    limits: Limits = Limits()
+    _hung: dict[str, str] = field(default_factory=dict)  # the first program that hung, by crossing
+
+    @functools.cached_property
+    def _rows(self) -> dict[str, Row]:
+        return {row.name: row for row in self.pack.rows() if not self.only or row.name in self.only}
 
     def run(self) -> bool:
         """Runs all items for which there is time; True if nothing is left to do."""
         end = time.monotonic() + self.seconds
-        with _processes(self.pack) as (worker, make):
-            card = worker.ask(("card", "", ""), self.item_seconds)
-            if "error" in card:
-                print(f"the card cannot be used: {card['error']}", flush=True)
+        try:
+            with self._processes() as (worker, inputs):
+                return self._run(worker, inputs, end)
+        except CannotStart as error:
+            self._end(f"the card cannot be used: {error}")
+        except Stuck as error:
+            self._end(f"{error}: the machine has to be started again")
+        except OSError as error:
+            print(f"{self.results.folder} cannot be written: {error}", flush=True)
+        return False
+
+    def _end(self, why: str) -> None:
+        self.results.ended = why
+        if self.results.card == NO_CARD:
+            self.results.keep({"no_card": why}, "versions", "all")
+        self.results.say(why)
+
+    def _run(self, worker: Worker, inputs: Inputs, end: float) -> bool:
+        inputs.begin(list(self._rows))
+        card = worker.start()
+        facts = Facts(**card["facts"])
+        self._begin(facts)
+        for item in self._todo(card["figures"]):
+            if time.monotonic() > end:
+                self._end("no time left")
                 return False
-            facts = Facts(**card["facts"])
-            self._begin(facts)
-            todo = self._todo(card["figures"])
-            if rows := list(dict.fromkeys(name for kind, name, _ in todo if kind == "program")):
-                make(rows)
-            for item in todo:
-                if time.monotonic() > end:
-                    print("no time left", flush=True)
-                    return False
-                record = worker.ask(item, self.item_seconds)
-                if "error" in record:
-                    worker.end()  # the card may be lost to it
-                self._keep(item, record, facts)
+            record = self._record(item, worker, inputs)
+            self._keep(item, record, facts)
+        self._end("all items of the pack are there")
         return True
 
-    # ---- the results file ----------------------------------------------------------------------------------
+    def _record(self, item: Item, worker: Worker, inputs: Inputs) -> Record:
+        crossing = self._crossing(item)
+        if crossing in self._hung:
+            return {SKIPPED: f"{self._hung[crossing]} hung, and waits in the same way ({crossing})"}
+        for row in _rows_of(item):
+            if problem := inputs.problem(row):
+                return {"error": f"{row} has no arguments: {problem}"}
+        record = worker.ask(item, self.limits.hung if self._hung else self.limits.item)
+        if record.get("hung"):
+            self._hung[crossing or item[1]] = f"{item[1]}, {self._place(item)[-1]},"
+        return record
+
+    def _crossing(self, item: Item) -> str:
+        """How the blocks of an item's programs wait for each other; "" if they do not, or nobody knows."""
+        found = (self._rows[row].best() for row in _rows_of(item))
+        return self._program(item).crossing if item[0] == "program" else next((p.crossing for p in found), "")
+
+    def _program(self, item: Item) -> Packed:
+        return next(program for program in self._rows[item[1]].programs if program.digest == item[2])
+
+    # ---- what is there, and what is to be done -------------------------------------------------------------
 
     def _begin(self, card: Facts) -> None:
-        """Reads what there is of this card."""
-        name = f"gpu_check_{card.name.lower().replace(' ', '_')}.json"
-        self.path = self.out / name
-        known = next((p for p in (self.path, RESULTS / name) if p.exists()), None)
-        self.data = json.loads(known.read_text()) if known else {"quick": False, "seconds": 0, "sections": {}}
+        """Says what is here."""
         facts = self.pack.facts
-        self.data["small"] = facts["small"]
-        versions = self.data["sections"].setdefault("versions", {}).setdefault("all", {})
-        versions |= {"card": {**asdict(card), "arch": card.arch, "cards": 1}, "compiler": facts["compiler"]}
-        versions.setdefault("packages", {})
-
-    def _section(self, item: Item) -> tuple[dict[str, Any], str]:
-        """Where the record of an item belongs, and its key there."""
-        kind, name, digest = item
-        sections = self.data["sections"]
-        if kind == "figure":
-            return sections.setdefault("measure", {}).setdefault("card", {}).setdefault("figures", {}), name
-        row = self.pack.row(name)
-        assert row is not None
-        label = next(program.label for program in row.programs if program.digest == digest)
-        return sections.setdefault("kernels", {}).setdefault(name, {}), label
+        self.results.card = card.name
+        here = {**asdict(card), "arch": card.arch, "cards": 1, "platform": "cuda"}
+        found = {"card": here, "compiler": facts["compiler"], "pack": facts["versions"]}
+        self.results.keep({**found, **versions.found()}, "versions", "all")
+        self._judge(card)
 
     def _todo(self, figures: Mapping[str, Sequence[str]]) -> list[Item]:
         """Items without a record, the most important first; then those whose record is an error."""
-        rows = [row for row in self.pack.rows() if not self.only or row.name in self.only]
-        items: list[Item] = [
-            ("program", row.name, program.digest)
-            for phase in PHASES
-            for row in rows
-            for program in row.programs
-            if program.phase == phase
-        ]
-        if not self.only:
-            items += [("figure", name, self.pack.facts[kind]) for kind in figures for name in figures[kind]]
+        items = list(self._items(figures))
         known = {item: self._known(item) for item in items}
         fresh = [item for item in items if known[item] is None]
         return fresh + [item for item in items if "error" in (known[item] or {})]
 
+    def _items(self, figures: Mapping[str, Sequence[str]]) -> Iterator[Item]:
+        """Everything, in the order of worth."""
+
+        def measures(kind: str) -> Iterator[Item]:
+            names = () if self.only else figures[kind]
+            yield from ((kind, name, self.pack.facts[kind]) for name in names)
+
+        rows = tuple(self._rows.values())
+        yield from measures("micro")
+        yield from measures("litmus")
+        for main in (True, False):
+            for row in rows:
+                if (row.name in MAIN) is main:
+                    yield "program", row.name, row.best().digest
+        for phase in ("exact", "other", "traced"):
+            for row in rows:
+                yield from (("program", row.name, p.digest) for p in row.programs if p.phase == phase)
+        yield from measures("latency")
+        waiting = [row for row in rows if row.best().crossing in ("barrier", "exchange")]
+        if len(waiting) > 1:
+            pair = waiting[:2]
+            yield "streams", " + ".join(row.name for row in pair), "+".join(r.best().digest for r in pair)
+
+    def _place(self, item: Item) -> tuple[str, ...]:
+        """The section of the record of an item, and its keys there."""
+        kind, name, _ = item
+        if kind == "program":
+            return "kernels", name, self._program(item).label
+        if kind == "streams":
+            return "host", f"two streams: {name}"
+        return ("litmus", name) if kind == "litmus" else ("measure", "card", "figures", name)
+
     def _known(self, item: Item) -> Record | None:
-        section, key = self._section(item)
-        record: Record | None = section.get(key)
-        return record if record and record.get("digest") == item[2] else None
+        record = self.results.known(*self._place(item))
+        return record if record and record.get("digest") == item[2] and SKIPPED not in record else None
 
     def _keep(self, item: Item, record: Record, card: Facts) -> None:
-        section, key = self._section(item)
-        section[key] = {**record, "digest": item[2]}
-        sections = self.data["sections"]
-        if item[0] == "figure":
-            card = {
-                k: v for k, v in sections["versions"]["all"]["card"].items() if k not in ("arch", "cards")
-            }
-            found = judged(Facts(**card), section)
-            sections["measure"]["card"] |= {"spec": asdict(found.spec), "kept_from_table": dict(found.left)}
-        self.data["targets"] = judge_all({} if self.data["small"] else sections)
-        write(self.path, self.data)
-        print(f"{item[1]}, {key}: {_words(record)}", flush=True)
+        place = self._place(item)
+        if "timeline" in record:
+            record = dict(record)
+            self.results.timelines.setdefault(item[1], {})[place[-1]] = record.pop("timeline")
+        self.results.keep({**record, "digest": item[2]}, *place)
+        if place[0] == "measure":
+            self._judge(card)
+        print(f"{self.results.seconds:6.1f} s  {item[1]}, {place[-1]}: {_words(record)}", flush=True)
+
+    def _judge(self, card: Facts) -> None:
+        """The card as the planner sees it from its figures."""
+        measured = self.results.sections.setdefault("measure", {}).setdefault("card", {})
+        found = judged(card, measured.setdefault("figures", {}))
+        measured |= {"spec": asdict(found.spec), "kept_from_table": dict(found.left)}
+
+    # ---- processes -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _processes(self) -> Iterator[tuple[Worker, Inputs]]:
+        """The one that uses the card, and those that make arguments."""
+        environment = {**os.environ, **python_path(), "JAX_PLATFORMS": "cpu"}
+        with ExitStack() as ends:
+            folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="pack-"))
+            inputs = Inputs(self.pack, Path(folder), environment, self.limits.inputs)
+            ends.callback(inputs.end)
+            command = [sys.executable, "-m", "benchmarks.gpu.worker", str(self.pack.folder), folder]
+            worker = Worker(command, environment, self.limits)
+            ends.callback(worker.end)
+            yield worker, inputs
+
+
+def _rows_of(item: Item) -> Sequence[str]:
+    """The rows whose arguments an item needs."""
+    return item[1].split(" + ") if item[0] in ("program", "streams") else ()
 
 
 def _words(record: Record) -> str:
-    for key in ("error", "none"):
+    for key in ("error", SKIPPED, "none"):
         if key in record:
             return str(record[key])
+    if "trials" in record:
+        return f"{record['trials']} trials" + ("" if record["ok"] else f", {record['forbidden']} FORBIDDEN")
     if "rate" in record:
         return f"{record['rate'] / 1e12:.3g} T/s"
     if "clocks" in record:
         return f"{record['clocks']:.4g} clocks"
     words = f"{record['seconds'] * 1e6:.4g} us"
-    if "ok" not in record:
-        return words
-    return f"{words}, predicted {record['predicted_seconds'] * 1e6:.4g}" + ("" if record["ok"] else ", WRONG")
-
-
-@contextmanager
-def _processes(pack: Pack) -> Iterator[tuple[Worker, Callable[[Sequence[str]], None]]]:
-    """The worker, and what begins to make the arguments of rows beside it."""
-    root = str(Path(__file__).resolve().parents[2])
-    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
-    with tempfile.TemporaryDirectory(prefix="pack-") as folder, ExitStack() as ends:
-
-        def command(module: str) -> list[str]:
-            return [sys.executable, "-m", f"benchmarks.gpu.{module}", str(pack.folder), folder]
-
-        def make(rows: Sequence[str]) -> None:
-            made = subprocess.Popen([*command("inputs"), *rows], env=environment)
-            ends.callback(made.wait)
-            ends.callback(made.kill)
-
-        worker = Worker(command("worker"), environment)
-        ends.callback(worker.end)
-        yield worker, make
+    if "predicted_seconds" in record:
+        words += f", predicted {record['predicted_seconds'] * 1e6:.4g}"
+    return words + ANSWERS[record.get("ok", True)]

@@ -14,7 +14,7 @@ import numpy as np
 
 import jax_cocktail
 from benchmarks.gpu import here, launching
-from benchmarks.gpu.peers import FORMS, NoPeer, auto
+from benchmarks.gpu.peers import FORMS, Form, NoPeer, auto
 from benchmarks.gpu.pool import tell
 from benchmarks.gpu.recorded import Recording, recording
 from benchmarks.gpu.rows import Row
@@ -30,9 +30,12 @@ LEAST_TURNS = 5
 Key = TypeVar("Key", bound=Hashable)
 
 
-def interleaved(runs: Mapping[Key, Callable[[], Any]], seconds: float) -> dict[Key, float]:
-    """Median seconds of one call of each; they take turns for about so long."""
-    calls = {key: _calls(run) for key, run in runs.items()}
+def interleaved(
+    runs: Mapping[Key, Callable[[], Any]], seconds: float, most_calls: int = MOST_CALLS
+) -> dict[Key, float]:
+    """Median seconds of one call of each; they take turns for about so long. `most_calls`: of one turn, which
+    are waited for together."""
+    calls = {key: min(_calls(run), most_calls) for key, run in runs.items()}
     samples: dict[Key, list[float]] = {key: [] for key in runs}
     end = time.perf_counter() + seconds
     turn = 0
@@ -65,13 +68,15 @@ def unrolled_mark(work: Path, name: str) -> Path:
     return work / f"unrolled-{name.replace('/', '-')}"
 
 
-def row(row: Row, work: Path, small: bool, seconds: float) -> dict[str, Any]:
-    """Every form of a row that there is; what keeps the others from being."""
+def row(
+    row: Row, work: Path, small: bool, seconds: float, forms: Mapping[str, Form] = FORMS, kernel: bool = True
+) -> dict[str, Any]:
+    """Every form of a row that there is; what keeps the others from being. `kernel`: and our kernels."""
     function, arguments = row.make(small)
     jax.block_until_ready(arguments)
     runs: dict[str, Callable[[], Any]] = {}
     found: dict[str, Any] = {"missing": {}, "first_seconds": {}, "differences": {}}
-    for form, make in FORMS.items():
+    for form, make in forms.items():
         start = time.perf_counter()
         try:
             if form == "unrolled" and not unrolled_mark(work, row.name).exists():
@@ -95,8 +100,7 @@ def row(row: Row, work: Path, small: bool, seconds: float) -> dict[str, Any]:
     }
     found["seconds"] = interleaved(runs, seconds)
     tell(found)
-    found["kernel"] = _kernel(row, small)
-    return found
+    return {**found, "kernel": _kernel(row, small)} if kernel else found
 
 
 def unforced(row: Row, small: bool, seconds: float) -> dict[str, Any]:

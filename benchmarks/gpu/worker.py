@@ -6,34 +6,43 @@ the driver alone. It ends at the first error of the driver, after which the card
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu import latency, launching
-from benchmarks.gpu.packed import Array, Pack, Packed, Row, Stamps, Type, difference, file_name
+from benchmarks.gpu import clock, latency, launching, litmus
+from benchmarks.gpu.packed import Array, Pack, Packed, Row, Stamps, Type, difference, file_name, references
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 from jax_cocktail.runtime.cuda.card import Card, CudaError
 from jax_cocktail.timeline import table
 from jax_cocktail.timeline.rings import begin_of, read
 from jax_cocktail.utask.plan import LaunchPlan
 
-INPUT_SECONDS = 60.0  # the most that is waited for the arguments of a row
+SPIN_SECONDS = 0.15  # before every timing, in which the clock of an idle card rises
+SMALL = 1e-3  # of the rounds of a figure, for packs of small sizes
+TURNS = 20  # calls of each program on two streams
 Record = dict[str, Any]
 
 
 class Worker:
-    """A card, a pack, and the folder with the arguments of rows. The arrays of the last row are kept."""
+    """A card, a pack, and the folder with the arguments of rows. The arrays of the last row are kept.
 
-    def __init__(self, card: Card, pack: Pack, folder: Path) -> None:
-        self.card, self.pack, self.folder = card, pack, folder
+    `beside`: the same card with another stream and memory of its own."""
+
+    def __init__(self, card: Card, beside: Card, pack: Pack, folder: Path) -> None:
+        self.card, self.beside, self.pack, self.folder = card, beside, pack, folder
+        self._facts = pack.facts
+        self._clock = pack.binary(self._facts["clock"])
+        self._scale = SMALL if self._facts["small"] else 1.0
+        self._spin = SPIN_SECONDS * self._scale
         self._row: Row | None = None
         self._arrays: dict[str, Array] = {}
         self._operands: tuple[Array, ...] = ()
@@ -42,49 +51,89 @@ class Worker:
     def do(self, kind: str, name: str, digest: str) -> Record:
         """The record of an item."""
         if kind == "card":
-            figures = {"micro": gpu_micro.names(self.card), "latency": tuple(latency.probes_of(self.card))}
+            figures = {
+                "micro": gpu_micro.names(self.card),
+                "litmus": litmus.names_of(self.card),
+                "latency": tuple(latency.probes_of(self.card)),
+            }
             return {"facts": asdict(self.card.facts), "figures": figures}
-        return self.program(name, digest) if kind == "program" else self.figure(name)
+        if kind == "program":
+            return self.program(name, digest)
+        if kind == "streams":
+            return self.streams(*name.split(" + "))
+        return self._clocked(lambda: self.figure(kind, name))
 
     def program(self, name: str, digest: str) -> Record:
         """Checks and times a program of a row."""
         row = self._read(name)
         program = next(p for p in row.programs if p.digest == digest)
         stamps = self.pack.stamps(digest) if program.phase == "traced" else None
+        try:
+            loaded = launching.load(self.card, self._call(row, program, stamps))
+            results = loaded.run()
+            timed = self._clocked(lambda: asdict(loaded.time()))
+        finally:
+            self.card.release()
+        checked = _checked(results, row, program, self._arrays, self._same)
+        found = {**_described(program), **checked, **timed}
+        return {**found, "timeline": _timeline(results[-1], stamps)} if stamps else found
+
+    def streams(self, *names: str) -> Record:
+        """Runs the best programs of two rows on two streams at once, and each of them alone.
+
+        Blocks of either wait for each other, so neither may hold the room that the other one needs."""
+        loaded, rows = [], []
+        try:
+            for name, card in zip(names, (self.card, self.beside), strict=True):
+                row = self._read(name)
+                loaded.append(launching.load(card, self._call(row, row.best())))
+                rows.append((row, row.best(), self._arrays, self._same))
+            alone = [_timed(functools.partial(_turn, [each])) for each in loaded]
+            together = _timed(functools.partial(_turn, loaded))
+            found = [each.downloaded() for each in loaded]
+        finally:
+            self.card.release()
+            self.beside.release()
+        checked = [_checked(f, *how) for f, how in zip(found, rows, strict=True)]
+        answers = [record["ok"] for record in checked]
+        ok = None if None in answers else all(answers)
+        return {"seconds": together, "alone_seconds": alone, "answers": checked, "ok": ok}
+
+    def figure(self, kind: str, name: str) -> Record:
+        """Measures one figure of the card, or runs one litmus test."""
+        binary = self.pack.binary(self._facts[kind])
+        if kind == "litmus":
+            return litmus.measure(self.card, binary, name, self._scale)
+        if kind == "latency":
+            return latency.measure(self.card, binary, latency.probes_of(self.card)[name])
+        found = gpu_micro.measure(self.card, self._scale, only=(name,), binary=binary)
+        return found.get(name, {"none": "this card has no such figure"})
+
+    def _clocked(self, work: Callable[[], Record]) -> Record:
+        """Work on a card that is awake, with the clock that its multiprocessors had afterwards, in Hz."""
+        clock.spin(self.beside, self._clock, self._spin)
+        found = work()
+        return {**found, "sm_clock": clock.sm_clock(self.beside, self._clock)}
+
+    def _call(self, row: Row, program: Packed, stamps: Stamps | None = None) -> launching.Call:
         rings = (Type("uint32", stamps.shape),) if stamps else ()
-        call = launching.Call(
-            self.pack.binary(digest),
+        return launching.Call(
+            self.pack.binary(program.digest),
             LaunchPlan.from_attribute(program.launch),
             self._operands,
             (*(result.type for result in row.results), *rings),
             dict(program.aliases),
         )
-        try:
-            loaded = launching.load(self.card, call)
-            results = loaded.run()
-            timed = asdict(loaded.time())
-        finally:
-            self.card.release()
-        gap = difference(results[: len(row.results)], row, self._arrays)
-        found = {**_described(program), "same_inputs": self._same, **_checked(gap, program), **timed}
-        return {**found, "timeline": _timeline(results[-1], stamps)} if stamps else found
-
-    def figure(self, name: str) -> Record:
-        """Measures one figure of the card."""
-        if (probe := latency.probes_of(self.card).get(name)) is not None:
-            return latency.measure(self.card, self.pack.binary(self.pack.facts["latency"]), probe)
-        binary = self.pack.binary(self.pack.facts["micro"])
-        found = gpu_micro.measure(self.card, only=(name,), binary=binary)
-        return found.get(name, {"none": "this card has no such figure"})
 
     def _read(self, name: str) -> Row:
-        """Makes the operands of a row ready."""
+        """Makes the operands of a row ready. Its arguments are there: who asks has waited for them."""
         if self._row is not None and self._row.name == name:
             return self._row
         row = self.pack.row(name)
         assert row is not None
         self._row, self._arrays = None, self.pack.arrays(name)
-        arguments = self._arguments(name)
+        with np.load(self.folder / f"{file_name(name)}.npz") as file:
+            arguments = {key: file[key] for key in file.files}
         operands = []
         for number, operand in enumerate(row.operands):
             stored = operand.argument < 0
@@ -95,18 +144,22 @@ class Worker:
         self._operands, self._row = tuple(operands), row
         return row
 
-    def _arguments(self, name: str) -> Mapping[str, Array]:
-        """What the process that makes arguments has made, or will have made soon."""
-        path = self.folder / f"{file_name(name)}.npz"
-        end = time.monotonic() + INPUT_SECONDS
-        while not path.exists():
-            if path.with_suffix(".error").exists():
-                raise ValueError(path.with_suffix(".error").read_text())
-            if time.monotonic() > end:
-                raise ValueError(f"no arguments after {INPUT_SECONDS:g} s")
-            time.sleep(0.02)
-        with np.load(path) as file:
-            return {key: file[key] for key in file.files}
+
+def _turn(loaded: list[launching.Loaded]) -> None:
+    """Enqueues calls of all programs in turn, and waits for them."""
+    for _ in range(TURNS):
+        for each in loaded:
+            each.enqueue()
+    for each in loaded:
+        each.card.wait()
+
+
+def _timed(work: Callable[[], None]) -> float:
+    """Seconds of a call of each program, the first turn left out."""
+    work()
+    start = time.perf_counter()
+    work()
+    return (time.perf_counter() - start) / TURNS
 
 
 def _timeline(rings: Array, stamps: Stamps) -> list[str]:
@@ -116,19 +169,23 @@ def _timeline(rings: Array, stamps: Stamps) -> list[str]:
 
 
 def _described(program: Packed) -> Record:
-    names = ("phase", "digest", "limit", "predicted_seconds", "limit_seconds")
+    names = ("phase", "digest", "crossing", "limit", "predicted_seconds", "limit_seconds")
     return {name: getattr(program, name) for name in names}
 
 
-def _checked(gap: float, program: Packed) -> Record:
-    """`difference` is None where it is infinite, which JSON does not know."""
-    return {"difference": gap if np.isfinite(gap) else None, "ok": gap <= program.limit}
+def _checked(results: list[Array], row: Row, program: Packed, arrays: dict[str, Array], same: bool) -> Record:
+    """`difference` is None where it is infinite, which JSON does not know. `ok` is None if this machine's
+    numpy makes other inputs from the seeds than those of the reference: nobody knows then what is right."""
+    count = len(row.results)
+    gap = difference(results[:count], row.results, references(arrays, "result", count))
+    ok = gap <= program.limit if same else None
+    return {"same_inputs": same, "difference": gap if np.isfinite(gap) else None, "ok": ok}
 
 
 def main() -> int:
     pack, folder = Pack(Path(sys.argv[1])), Path(sys.argv[2])
-    with Card() as card:
-        worker = Worker(card, pack, folder)
+    with Card() as card, Card() as beside:
+        worker = Worker(card, beside, pack, folder)
         for line in sys.stdin:
             start, failed = time.monotonic(), False
             try:

@@ -1,0 +1,197 @@
+"""The file that a run on a card writes: one of at most 2 MB for its figures, and one for its timelines.
+
+A file belongs to one state of the sources. So figures of new kernels never stand beside calls of old ones: of
+the file that a run resumes, only records of the same sources are kept, and those of programs whose machine
+code is still the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[1] / "results"
+MOST_BYTES = 2 << 20
+RESERVE = ".reserve"  # is given up if the disk fills, so that the file can still be written
+RESERVE_BYTES = 3 * MOST_BYTES
+NO_CARD = "no card"
+DIGEST = 8  # characters of the sources' digest in the name of a file
+Record = dict[str, Any]
+Section = dict[str, Record]
+
+
+@dataclass
+class Results:
+    """What is known, and where it is written.
+
+    folder: of the files; code: the digest of the sources; small: the sizes of the tests; card: its name;
+    sections: records by section and item; timelines: tables by row and program; ended: the reason why the run
+    ended; events: what happened on the way.
+    """
+
+    folder: Path
+    code: str
+    small: bool = False
+    quick: bool = False
+    card: str = NO_CARD
+    before: float = 0.0
+    sections: dict[str, Section] = field(default_factory=dict)
+    timelines: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+    ended: str = "it was cut off"
+    start: float = field(default_factory=time.monotonic)
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def resume(self, path: Path, keeps: Callable[[str, Record], bool]) -> None:
+        """Takes over the records of an earlier run that are of these sources. `keeps`: section and record ->
+        True if a record of other sources counts as well. Raises OSError or ValueError."""
+        data = json.loads(path.read_text(encoding="utf-8"))
+        self.before = float(data["seconds"])
+        self.events += data.get("events", [])
+        for name, section in data["sections"].items():
+            if kept := _kept(section, lambda record, name=name: self._is_of(record) or keeps(name, record)):
+                self.sections[name] = kept
+        others = path.with_name(timelines_name(path.name))
+        with suppress(FileNotFoundError):
+            self.timelines = json.loads(others.read_text(encoding="utf-8"))
+
+    def _is_of(self, record: Record) -> bool:
+        return record.get("code") == self.code
+
+    def known(self, section: str, *keys: str) -> Record | None:
+        """A record, or None."""
+        found: Any = self.sections.get(section)
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+    def keep(self, record: Record, section: str, *keys: str) -> None:
+        """Adds a record, or replaces it, and writes the file."""
+        place: Any = self.sections.setdefault(section, {})
+        for key in keys[:-1]:
+            place = place.setdefault(key, {})
+        place[keys[-1]] = {**record, "code": self.code}
+        self.write()
+
+    def say(self, event: str) -> None:
+        """Adds a line to what happened, and prints it."""
+        print(event, flush=True)
+        self.events.append(event)
+        self.write()
+
+    @property
+    def seconds(self) -> float:
+        """Of this run and those that it resumes."""
+        return self.before + time.monotonic() - self.start
+
+    @property
+    def path(self) -> Path:
+        """The file of the figures."""
+        return self.folder / f"gpu_check_{self.card.lower().replace(' ', '_')}_{self.code[:DIGEST]}.json"
+
+    @property
+    def data(self) -> Record:
+        """What is written, as plain data."""
+        from benchmarks.gpu.targets import judge_all
+
+        return {
+            "code": self.code,
+            "date": time.strftime("%Y-%m-%d"),
+            "small": self.small,
+            "quick": self.quick,
+            "seconds": round(self.seconds, 1),
+            "ended": self.ended,
+            "events": self.events,
+            "sections": self.sections,
+            "targets": judge_all({} if self.small else self.sections),
+        }
+
+    def write(self) -> None:
+        """Writes both files. Raises OSError if there is no room even without the reserve."""
+        with self._writing:
+            self._write(self.path, _bounded(self.data))
+            if self.timelines:
+                self._write(self.path.with_name(timelines_name(self.path.name)), self.timelines)
+
+    def _write(self, path: Path, data: Any) -> None:
+        try:
+            write(path, data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            with suppress(FileNotFoundError):
+                (self.folder / RESERVE).unlink()
+                self.events.append(f"{self.folder} has no room left: {error}")
+            write(path, data)
+
+    def reserve(self) -> None:
+        """Keeps room for the files until `release`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError), open(self.folder / RESERVE, "wb") as file:
+            file.write(bytes(RESERVE_BYTES))
+
+    def release(self) -> None:
+        """Gives up the reserve."""
+        with suppress(FileNotFoundError):
+            (self.folder / RESERVE).unlink()
+
+
+def _kept(records: Mapping[str, Any], wanted: Callable[[Record], bool]) -> Section:
+    """The wanted records at any depth: one that has none of its own is a folder of others."""
+    found: Section = {}
+    for name, record in records.items():
+        if not isinstance(record, dict):
+            continue
+        if "code" in record:
+            if wanted(record):
+                found[name] = record
+        elif inner := _kept(record, wanted):
+            found[name] = inner
+    return found
+
+
+def _bounded(data: Record) -> Record:
+    """The data, without what failed items printed if it would be too long otherwise."""
+    if len(json.dumps(data, indent=1)) < MOST_BYTES:
+        return data
+    words = "what failed items printed is left out: it is too long"
+    sections = {name: _without(section, ("output", "log")) for name, section in data["sections"].items()}
+    return {**data, "events": [*data["events"], words], "sections": sections}
+
+
+def _without(record: Any, names: tuple[str, ...]) -> Any:
+    if not isinstance(record, dict):
+        return record
+    return {key: _without(value, names) for key, value in record.items() if key not in names}
+
+
+def timelines_name(name: str) -> str:
+    """The name of the file with the timelines of a file of figures."""
+    return name.replace("gpu_check_", "timelines_", 1)
+
+
+def write(path: Path, data: Any) -> None:
+    """Writes JSON atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def newest(folder: Path = FOLDER) -> dict[str, Path]:
+    """The file of the latest run on each card, by the card's name."""
+    found: dict[str, tuple[str, Path]] = {}
+    for path in sorted(folder.glob("gpu_check_*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        card, date = data["sections"].get("versions", {}).get("all", {}).get("card"), data.get("date", "")
+        if card and date >= found.get(card["name"], ("", path))[0]:
+            found[card["name"]] = date, path
+    return {name: path for name, (_, path) in found.items()}

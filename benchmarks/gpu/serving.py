@@ -1,0 +1,153 @@
+"""Processes that answer items for a run of a pack: one that uses the card, and some that make arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.gpu.packed import Pack, file_name
+from benchmarks.gpu.pool import Record, Stuck, ended
+
+MAKERS = 4  # processes that make arguments
+Item = tuple[str, str, str]  # what it is: "program", "streams", or a kind of figure; its name; its digest
+CARD: Item = ("card", "", "")
+
+
+class CannotStart(RuntimeError):
+    """The process that uses the card gives no first answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds. start: of a process until its first answer, which is tried `starts` times: a cold machine
+    loads Python and the driver; item: of an item; hung: of an item after one that has hung; inputs: until
+    the arguments of a row are there."""
+
+    start: float = 120.0
+    starts: int = 2
+    item: float = 30.0
+    hung: float = 8.0
+    inputs: float = 120.0
+
+
+class Hangs(ValueError):
+    """There is no answer in time."""
+
+
+@dataclass
+class Worker:
+    """A process that answers items. It is started when it is needed, and again after one that failed."""
+
+    command: Sequence[str]
+    environment: dict[str, str]
+    limits: Limits = Limits()
+    process: subprocess.Popen[bytes] | None = None
+    _rest: bytes = b""
+
+    def start(self) -> Record:
+        """Starts the process; returns what it says of the card. Raises CannotStart or Stuck."""
+        for _ in range(self.limits.starts):
+            self.process = subprocess.Popen(
+                self.command,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self._rest = b""
+            record = self._asked(self.process, CARD, self.limits.start)
+            if "error" not in record:
+                return record
+            self.end()
+        raise CannotStart(record["error"])
+
+    def ask(self, item: Item, seconds: float) -> Record:
+        """The record of an item; an `error` if there is none after so long, and then the process is ended.
+        Raises CannotStart or Stuck."""
+        if self.process is None:
+            self.start()
+        assert self.process is not None
+        record = self._asked(self.process, item, seconds)
+        if "error" in record:
+            self.end()  # the card may be lost to it
+        return record
+
+    def _asked(self, process: subprocess.Popen[bytes], item: Item, seconds: float) -> Record:
+        try:
+            return self._answer(process, item, seconds)
+        except Hangs as error:
+            return {"error": str(error), "hung": True}
+        except (OSError, ValueError) as error:
+            return {"error": str(error)}
+
+    def _answer(self, process: subprocess.Popen[bytes], item: Item, seconds: float) -> Record:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(item).encode() + b"\n")
+        process.stdin.flush()
+        end = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._rest:
+                if not selector.select(max(end - time.monotonic(), 0)):
+                    raise Hangs(f"stopped after {seconds:.0f} s")
+                data = os.read(process.stdout.fileno(), 1 << 16)
+                if not data:
+                    raise ValueError(f"the process ended with status {process.wait()}")
+                self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        record: Record = json.loads(line)
+        return record
+
+    def end(self) -> None:
+        """Ends the process, whatever it does. Raises Stuck if it does not end."""
+        process, self.process = self.process, None
+        if process is not None:
+            ended(process)
+
+
+@dataclass
+class Inputs:
+    """Processes that make the arguments of rows, in order, beside the card."""
+
+    pack: Pack
+    folder: Path
+    environment: dict[str, str]
+    limit: float
+    _makers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)  # by row
+
+    def begin(self, rows: Sequence[str]) -> None:
+        """Begins to make them."""
+        for number in range(min(MAKERS, len(rows))):
+            mine = rows[number::MAKERS]
+            command = [sys.executable, "-m", "benchmarks.gpu.inputs", str(self.pack.folder), str(self.folder)]
+            process = subprocess.Popen([*command, *mine], env=self.environment, start_new_session=True)
+            self._makers.update(dict.fromkeys(mine, process))
+
+    def problem(self, row: str) -> str:
+        """Waits for the arguments of a row; the reason if there are none, or ""."""
+        path, end = self.folder / f"{file_name(row)}.npz", time.monotonic() + self.limit
+        while not path.exists():
+            status = self._makers[row].poll()
+            if (failed := path.with_suffix(".error")).exists():
+                return failed.read_text(encoding="utf-8")
+            if status is not None and not path.exists():
+                return f"the process that makes arguments ended with status {status}"
+            if time.monotonic() > end:
+                return f"no arguments after {self.limit:g} s"
+            time.sleep(0.02)
+        return ""
+
+    def end(self) -> None:
+        """Ends all of them."""
+        for process in set(self._makers.values()):
+            ended(process)
+
+
+__all__ = ["CARD", "CannotStart", "Inputs", "Item", "Limits", "Stuck", "Worker"]
