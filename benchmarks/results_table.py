@@ -127,18 +127,20 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+# The forms of stock XLA of which a table shows the fastest, and their headings.
+STOCK = {"stock": "stock", "graphs": "captured", "graphs_unrolled": "captured, unrolled"}
+
+
 def best(run: Run, row: str) -> float | None:
-    """Stock XLA in the faster of its two forms."""
-    both = [s for s in (run.seconds(row, "stock"), run.seconds(row, "graphs")) if s is not None]
-    return min(both, default=None)
+    """Stock XLA in the fastest of its forms."""
+    return min((s for form in STOCK if (s := run.seconds(row, form)) is not None), default=None)
 
 
-def _call(run: Run, row: str) -> Sequence[str]:
-    ours, stock, captured = (run.seconds(row, form) for form in ("ours", "stock", "graphs"))
-    goal = run.goal(row)
+def _call(run: Run, row: str, forms: Sequence[str]) -> Sequence[str]:
+    ours, goal = run.seconds(row, "ours"), run.goal(row)
     aim = NONE if goal is None else f"{goal:g}"
-    fastest = ratio(best(run, row), ours)
-    return row, time(ours), time(stock), time(captured), ratio(stock, ours), fastest, aim
+    ratios = ratio(run.seconds(row, "stock"), ours), ratio(best(run, row), ours)
+    return row, time(ours), *(time(run.seconds(row, form)) for form in forms), *ratios, aim
 
 
 def timed(run: Run) -> Iterator[str]:
@@ -147,13 +149,15 @@ def timed(run: Run) -> Iterator[str]:
 
 
 def calls(run: Run) -> str:
-    """Whole calls, of all rows that were timed."""
-    head = ("program", "ours", "stock", "captured", "stock / ours", "best / ours", "goal")
-    return table(head, (_call(run, row) for row in timed(run)))
+    """Whole calls, of all rows that were timed, in the forms that one of them was timed in."""
+    rows = tuple(timed(run))
+    forms = [form for form in STOCK if any(run.seconds(row, form) is not None for row in rows)]
+    head = ("program", "ours", *(STOCK[form] for form in forms), "stock / ours", "best / ours", "goal")
+    return table(head, (_call(run, row, forms) for row in rows))
 
 
 def short(run: Run) -> str:
-    """For the README: a CPU beside a card, with stock XLA in the faster of its two forms there."""
+    """For the README: a CPU beside a card, with stock XLA in the fastest of its forms there."""
     names = tuple(timed(run))
     both = {name: (run.seconds(name, "ours"), best(run, name)) for name in names}
     slower = [name for name, (ours, stock) in both.items() if ours and stock and stock < ours]

@@ -1,9 +1,12 @@
 """The ways to run a row: stock XLA in its forms, cuDNN, torch, and ours. Each is a function without arguments
-that starts one call; what cannot be had raises `NoPeer` with the reason."""
+that starts one call; what cannot be had raises `NoPeer` with the reason. The differences of torch in half
+precision to stock XLA are recorded like all others, and judged by nobody."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,11 +15,17 @@ import numpy as np
 
 import jax_cocktail
 from benchmarks.gpu.unroll import CannotUnroll, unrolled
-from jax_cocktail.lowering.stopwatch import CAPTURE
+from jax_cocktail.lowering.stock_forms import MOST_NODES, worth_unrolling
+from jax_cocktail.lowering.stopwatch import CAPTURE, UNROLL
 
 Run = Callable[[], Any]
 COMMAND_BUFFERS = dict(CAPTURE)
-MODES: dict[str, dict[str, Any]] = {"stock": {}, "graphs": COMMAND_BUFFERS}
+UNROLLED_COMMAND_BUFFERS = dict(UNROLL)
+MODES: dict[str, dict[str, Any]] = {
+    "stock": {},
+    "graphs": COMMAND_BUFFERS,
+    "graphs_unrolled": UNROLLED_COMMAND_BUFFERS,
+}
 
 
 class NoPeer(RuntimeError):
@@ -37,6 +46,14 @@ def stock(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -
 def graphs(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Run:
     """With everything captured in command buffers."""
     return compiled(function, arguments, **COMMAND_BUFFERS)
+
+
+def graphs_unrolled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Run:
+    """The same, with unrolled loops in the graphs."""
+    plain = jax.jit(function).lower(*arguments).compile()
+    if not worth_unrolling(str(plain.as_text())):
+        raise NoPeer(f"no loop of known trip count, or more than {MOST_NODES} nodes of a graph")
+    return compiled(function, arguments, **UNROLLED_COMMAND_BUFFERS)
 
 
 def full_unroll(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Run:
@@ -90,8 +107,104 @@ def cudnn_arguments(xs: Any, layers: Any) -> tuple[Any, Any, Any, Any]:
     return jnp.swapaxes(xs, 0, 1), jnp.concatenate([*matrices, *biases]), lengths, state
 
 
-def torch_lstm(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Run:
-    """torch.nn.LSTM, with TF32 where JAX has it."""
+def torch_lstm(
+    name: str, function: Callable[..., Any], arguments: tuple[Any, ...], dtype: str = "float32"
+) -> Run:
+    """torch.nn.LSTM through cuDNN, with TF32 where JAX has it. In half precision the work is another one: the
+    difference to stock XLA is what it costs."""
+    torch = _torch(name)
+    xs, layers = arguments
+    module = torch.nn.LSTM(xs.shape[-1], layers[0][1].shape[0], len(layers))
+    with torch.no_grad():
+        for key, value in torch_weights(layers).items():
+            getattr(module, key).copy_(torch.from_numpy(value))
+    kind = getattr(torch, dtype)
+    module = module.to("cuda", kind).eval()
+    given = torch.from_numpy(np.array(xs)).to("cuda", kind)
+
+    def run() -> Any:
+        with torch.no_grad():
+            return _Torch(module(given)[0][-1])
+
+    return run
+
+
+def torch_weights(layers: Any) -> dict[str, np.ndarray]:
+    """The weights by torch's names; its matrices are transposed."""
+    kinds = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
+    pairs = (
+        (n, kind, value) for n, layer in enumerate(layers) for kind, value in zip(kinds, layer, strict=True)
+    )
+    return {f"{kind}_l{n}": np.array(value).T.copy() for n, kind, value in pairs}
+
+
+def torch_compiled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Run:
+    """The LSTM cell by cell: torch compiles the cell, which is quick, and a CUDA graph holds all of them."""
+    torch = _torch(name)
+    xs, layers = jax.tree.map(lambda leaf: torch.from_numpy(np.array(leaf)).cuda(), arguments)
+    zeros = torch.zeros(xs.shape[1], layers[0][1].shape[0], device="cuda")
+
+    @torch.compile
+    def cell(*operands: Any) -> Any:
+        return lstm_cell(torch.sigmoid, torch.tanh, *operands)
+
+    with torch.no_grad():
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):  # torch asks for calls on another stream before it captures
+            for _ in range(3):
+                lstm_by_cells(cell, xs, layers, zeros)
+        torch.cuda.current_stream().wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = lstm_by_cells(cell, xs, layers, zeros)
+    return _Replay(graph, result, (xs, layers, zeros))
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """A graph of torch as a call. `held`: what the graph reads."""
+
+    graph: Any
+    result: Any
+    held: Any
+
+    def __call__(self) -> _Torch:
+        self.graph.replay()
+        return _Torch(self.result)
+
+
+def lstm_by_cells(cell: Callable[..., Any], xs: Any, layers: Sequence[Any], zeros: Any) -> Any:
+    """The row's loop, written out: the last layer's hidden state after the last step."""
+    states = [(zeros, zeros) for _ in layers]
+    for x in xs:
+        for number, weights in enumerate(layers):
+            states[number] = cell(x, *states[number], *weights)
+            x = states[number][0]
+    return states[-1][0]
+
+
+def lstm_cell(
+    sigmoid: Callable[[Any], Any],
+    tanh: Callable[[Any], Any],
+    x: Any,
+    h: Any,
+    c: Any,
+    w_ih: Any,
+    w_hh: Any,
+    b_ih: Any,
+    b_hh: Any,
+) -> tuple[Any, Any]:
+    """One step of one layer, for arrays of any library."""
+    gates = x @ w_ih + b_ih + h @ w_hh + b_hh
+    units = h.shape[-1]
+    i, f, g, o = (gates[:, k * units : (k + 1) * units] for k in range(4))
+    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    return sigmoid(o) * tanh(c), c
+
+
+def _torch(name: str) -> Any:
+    """The module, set to JAX's precision."""
     if not name.startswith("lstm/"):
         raise NoPeer("only the LSTM is written for torch")
     try:
@@ -100,20 +213,8 @@ def torch_lstm(name: str, function: Callable[..., Any], arguments: tuple[Any, ..
         raise NoPeer("torch is not installed") from error
     if not torch.cuda.is_available():
         raise NoPeer("torch finds no GPU")
-    xs, layers = arguments
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = not _exact()
-    module = torch.nn.LSTM(xs.shape[-1], layers[0][1].shape[0], len(layers)).cuda().eval()
-    with torch.no_grad():
-        for number, layer in enumerate(layers):
-            for kind, value in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), layer, strict=True):
-                getattr(module, f"{kind}_l{number}").copy_(torch.from_numpy(np.array(value).T.copy()))
-    given = torch.from_numpy(np.array(xs)).cuda()
-
-    def run() -> Any:
-        with torch.no_grad():
-            return _Torch(module(given)[0][-1])
-
-    return run
+    return torch
 
 
 def _exact() -> bool:
@@ -133,14 +234,18 @@ class _Torch:
         return self
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        return np.asarray(self.value.cpu().numpy(), dtype)
+        return np.asarray(self.value.float().cpu().numpy(), dtype)  # NumPy has no bfloat16
 
 
 FORMS: dict[str, Callable[[str, Callable[..., Any], tuple[Any, ...]], Run]] = {
     "ours": ours,
     "stock": stock,
     "graphs": graphs,
+    "graphs_unrolled": graphs_unrolled,
     "unrolled": full_unroll,
     "cudnn": cudnn,
     "torch": torch_lstm,
+    "torch_bfloat16": partial(torch_lstm, dtype="bfloat16"),
+    "torch_float16": partial(torch_lstm, dtype="float16"),
+    "torch_compiled": torch_compiled,
 }

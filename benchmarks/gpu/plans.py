@@ -14,6 +14,7 @@ from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.build.kernels import check_registers
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Artifact, Emitted, build
+from jax_cocktail.cost.xla import unrolled_seconds
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.survey import survey
 from jax_cocktail.lowering.variants import prepare
@@ -22,12 +23,14 @@ from jax_cocktail.lowering.variants import prepare
 @dataclass(frozen=True, slots=True)
 class Planned:
     """What the policy would have run. `name`: of the plan; `programs`: one for each region of ours; seconds:
-    of all regions, the model's."""
+    of all regions, the model's, also of stock XLA in its default form, and captured with unrolled loops (None
+    if it cannot be)."""
 
     name: str
     programs: tuple[Emitted, ...]
     seconds: float
     stock_seconds: float
+    unrolled_seconds: float | None
 
 
 def planned(name: str, function: Callable[..., Any], arguments: tuple[Any, ...], spec: DeviceSpec) -> Planned:
@@ -36,7 +39,9 @@ def planned(name: str, function: Callable[..., Any], arguments: tuple[Any, ...],
     found = survey(prepared, spec.units)
     plan, seconds = found.best, min(found.seconds)
     programs = tuple(prepared.emitted[plan.candidate, number] for number in prepared.taken(plan))
-    return Planned(plan.name, programs, seconds, found.comparison.stock.seconds)
+    unrolled = [unrolled_seconds(program, spec) for program in prepared.programs]
+    together = None if None in unrolled else sum(filter(None, unrolled))
+    return Planned(plan.name, programs, seconds, found.comparison.stock.seconds, together)
 
 
 def facts(plan: Planned, spec: DeviceSpec) -> dict[str, Any]:
@@ -81,6 +86,7 @@ def prediction(plan: Planned, spec: DeviceSpec) -> dict[str, Any]:
         "seconds": plan.seconds,
         "limit_seconds": sum(p.limit_seconds for p in each),
         "stock_seconds": plan.stock_seconds,
+        "unrolled_seconds": plan.unrolled_seconds,
         "launches": sum(p.kernels for p in each),
         "barriers": sum(p.barriers for p in each),
         "flops": sum(p.flops for p in each),

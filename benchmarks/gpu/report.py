@@ -49,13 +49,13 @@ def _timed(sections: Mapping[str, Any]) -> Iterator[str]:
         return
     unforced = sections.get("auto", {})
     forms = (*FORMS, "auto")
-    yield (
-        f"{'us a call':20}" + "".join(f"{form:>12}" for form in forms) + f"{'ratio':>8}  auto takes  float64"
-    )
+    widths = {form: max(12, len(form) + 2) for form in forms}
+    heads = "".join(f"{form:>{width}}" for form, width in widths.items())
+    yield f"{'us a call':20}{heads}{'ratio':>8}  auto takes  float64"
     for name, row in rows.items():
         chosen = unforced.get(name, {})
         seconds = {**row.get("seconds", {}), "auto": chosen.get("seconds", {}).get("auto")}
-        columns = "".join(f"{_us(seconds.get(form)):>12}" for form in forms)
+        columns = "".join(f"{_us(seconds.get(form)):>{width}}" for form, width in widths.items())
         pair = seconds.get("stock"), seconds.get("ours")
         ratio = f"{pair[0] / pair[1]:.2f}" if all(pair) else "-"
         choice = chosen.get("choice") or "-"
@@ -173,9 +173,9 @@ def _predicted(sections: Mapping[str, Any]) -> Iterator[str]:
     if not rows:
         return
     yield (
-        f"{'for':7}{'PREDICTED us':20}{'ours':>10}{'stock':>10}{'ratio':>7}{'limit':>9}{'barriers':>10}"
-        f"{'MB':>9}{'regs':>6}{'spill':>6}{'shared':>9}{'meets':>6}  {'emulated':10}{'stock: kernels':>15}"
-        f"{'MB':>9}  plan"
+        f"{'for':7}{'PREDICTED us':20}{'ours':>10}{'stock':>10}{'ratio':>7}{'unrolled':>10}{'limit':>9}"
+        f"{'barriers':>10}{'MB':>9}{'regs':>6}{'spill':>6}{'shared':>9}{'meets':>6}  {'emulated':10}"
+        f"{'stock: kernels':>15}{'MB':>9}  plan"
     )
     for key, row in rows.items():
         name, _, arch = key.partition("@")
@@ -191,7 +191,7 @@ def _predicted_line(row: Mapping[str, Any], name: str, sections: Mapping[str, An
     ratio = row["stock_seconds"] / row["seconds"]
     numbers = (
         f"{_us(row['seconds']):>10}{_us(row['stock_seconds']):>10}{ratio:7.1f}"
-        f"{_us(row['limit_seconds']):>9}{row['barriers']:10.0f}{moved:9.1f}"
+        f"{_us(row.get('unrolled_seconds')):>10}{_us(row['limit_seconds']):>9}{row['barriers']:10.0f}{moved:9.1f}"
     )
     code = (
         f"{row['registers'] if compiled else '-':>6}{row['spill_bytes'] if compiled else '-':>6}{shared:>9}"

@@ -101,6 +101,19 @@ class Module:
         the text cannot be read."""
         return "ENTRY" not in self._computations or self._steps("ENTRY")
 
+    @property
+    def unrolled_nodes(self) -> int:
+        """The nodes of a graph that holds the module, with the body of a loop as often as it runs if XLA
+        knows how often; 0 if there is no such loop."""
+        return self._nodes("ENTRY") if '"known_trip_count"' in self.text else 0
+
+    def _nodes(self, name: str) -> int:
+        total = 0
+        for line in self._computations.get(name, []):
+            inner = sum(map(self._nodes, (*_called(line), *_sides(line), *_of_loop(line))))
+            total += inner * (_trips(line) or 1) if inner else line[3] not in _FREE
+        return total
+
     def _steps(self, name: str) -> bool:
         lines = [line for line in self._computations.get(name, []) if _SMALL not in line[4]]
         inside = {each for line in lines for each in (*_called(line), *_sides(line))}
@@ -116,10 +129,9 @@ class Module:
         if opcode in _FREE:
             return Cost()
         if opcode == "while":
-            trips = re.search(r'"known_trip_count":\{"n":"(\d+)"', rest)
-            number = int(trips[1]) if trips else self.unknown_trips
-            once = sum(map(self._cost, _named(rest, "body|condition")), Cost(decisions=1))
-            return once.times(number) + Cost(unknown=trips is None)
+            trips = _trips(line)
+            once = sum(map(self._cost, _of_loop(line)), Cost(decisions=1))
+            return once.times(self.unknown_trips if trips is None else trips) + Cost(unknown=trips is None)
         if opcode == "conditional":
             return max(map(self._cost, _sides(line)), key=lambda c: c.kernels) + Cost(decisions=1)
         called = _called(line)
@@ -133,6 +145,17 @@ class Module:
 def _named(rest: str, key: str) -> list[str]:
     """The computations that an instruction names by this attribute."""
     return re.findall(rf"\b(?:{key})=%?([\w.\-]+)", rest)
+
+
+def _trips(line: re.Match[str]) -> int | None:
+    """How often a loop runs; None if XLA does not know, or if it is none."""
+    found = re.search(r'"known_trip_count":\{"n":"(\d+)"', line[4])
+    return int(found[1]) if found else None
+
+
+def _of_loop(line: re.Match[str]) -> list[str]:
+    """The computations that a loop runs again and again."""
+    return _named(line[4], "body|condition") if line[3] == "while" else []
 
 
 def _called(line: re.Match[str]) -> list[str]:

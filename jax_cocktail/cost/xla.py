@@ -5,10 +5,14 @@ decisions one by one; many kernels form a graph, which has a launch cost of its 
 count asks the host before every trip: XLA copies the condition there and waits for it. A branch is part of a
 graph, or asks the host too. Only products and convolutions are ever large; they run in cuBLAS and cuDNN. A
 convolution keeps what surrounds it out of graphs.
+
+That is XLA's default, with which ours is compared. With options of its compiler, all becomes one graph, in
+which loops of known trip count are unrolled: `unrolled_seconds`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from jax_cocktail.cost.unit_time import HALVES
@@ -24,7 +28,8 @@ from jax_cocktail.utask.types import Value
 @dataclass(frozen=True, slots=True)
 class _Kernels:
     """The launches of a region: number of kernels; their seconds in a graph and one by one; seconds of
-    separate launches (loops); and the heavy part."""
+    separate launches (loops); the heavy part; and seconds in a graph of the whole call, with unrolled loops,
+    infinite if there is none."""
 
     count: float = 0.0
     graph: float = 0.0
@@ -34,6 +39,7 @@ class _Kernels:
     convolutions: float = 0.0
     least: float = 0.0
     loose: float = 0.0  # kernels that no graph takes
+    unrolled: float = 0.0
 
     def __add__(self, other: _Kernels) -> _Kernels:
         pairs = ((getattr(self, n), getattr(other, n)) for n in _FIELDS)
@@ -49,13 +55,19 @@ class _Kernels:
         return self.apart + (STOCK.graph_launch + self.graph if captured else self.stream)
 
 
-_FIELDS = ("count", "graph", "stream", "apart", "heavy", "convolutions", "least", "loose")
+_FIELDS = ("count", "graph", "stream", "apart", "heavy", "convolutions", "least", "loose", "unrolled")
 
 
 def xla_price(program: UProgram, spec: DeviceSpec) -> Price:
     """The price of one call of a translated program under stock XLA on a device."""
     found = _region(program.entry, spec)
     return Price(found.seconds, found.heavy, found.convolutions, found.least)
+
+
+def unrolled_seconds(program: UProgram, spec: DeviceSpec) -> float | None:
+    """Seconds of one call as one graph with unrolled loops, an estimate; None if XLA cannot make it so."""
+    seconds = STOCK.graph_launch + _region(program.entry, spec).unrolled
+    return seconds if spec.platform == "cuda" and seconds < math.inf else None
 
 
 def xla_seconds(statement: Statement, spec: DeviceSpec) -> float:
@@ -86,24 +98,27 @@ def _loop(loop: LoopUTask, spec: DeviceSpec) -> _Kernels:
     number = trips(loop)
     each = (once + counter).seconds + asked
     least = once.least if loop.trip_count is not None else 0.0
+    decided = STOCK.conditional if loop.trip_count is None else 0.0
     return _Kernels(
         apart=number * each,
         heavy=number * once.heavy,
         convolutions=number * once.convolutions,
         least=number * least,
+        unrolled=number * ((once + counter).unrolled + decided) if number else 0.0,
     )
 
 
 def _branch(branch: BranchUTask, spec: DeviceSpec) -> _Kernels:
     sides = [_region(r, spec) for r in branch.branches]
     mean = sum(sides, _Kernels()) * (1 / len(sides))
-    own = _Kernels(1, STOCK.conditional, STOCK.host_round_trip)
+    own = _Kernels(1, STOCK.conditional, STOCK.host_round_trip, unrolled=STOCK.conditional)
     return replace(mean + own, least=min(side.least for side in sides))
 
 
 def _kernel(seconds: float, spec: DeviceSpec) -> _Kernels:
     """One kernel that works for so long beyond the least time of a kernel."""
-    return _Kernels(1, spec.launch_seconds + seconds, max(STOCK.stream_kernel, spec.launch_seconds + seconds))
+    graph, stream = spec.launch_seconds + seconds, max(STOCK.stream_kernel, spec.launch_seconds + seconds)
+    return _Kernels(1, graph, stream, unrolled=min(STOCK.early_kernel, spec.launch_seconds) + seconds)
 
 
 def _anchor(operator: UOperator, spec: DeviceSpec) -> _Kernels:
@@ -127,7 +142,8 @@ def _library(operator: UOperator, spec: DeviceSpec) -> _Kernels:
     found = _kernel(seconds - spec.launch_seconds, spec)
     heavy = seconds if seconds >= STOCK.heavy else 0.0
     conv = heavy if convolution else 0.0
-    return _Kernels(found.count, found.graph, found.stream, 0.0, heavy, conv, conv, float(convolution))
+    found = replace(found, heavy=heavy, convolutions=conv, least=conv)
+    return replace(found, loose=1.0, unrolled=math.inf) if convolution else found
 
 
 def _peak(operator: UOperator, spec: DeviceSpec) -> float:

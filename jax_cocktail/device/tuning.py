@@ -242,6 +242,9 @@ class StockTuning:
 
     stream_kernel: float = 2.5e-6  # the host enqueues one kernel
     graph_launch: float = 7e-6  # of a small graph: 6 to 8
+    # A kernel of a long graph, which XLA lets begin before the previous one ends (programmatic dependent
+    # launch). Not measured, estimate: the 1.1 us of a launch in a graph of an H100, less what overlaps.
+    early_kernel: float = 0.7e-6
     host_round_trip: float = 9e-6  # of an unknown trip count, per trip: 8 to 10
     conditional: float = 2.5e-6  # [E] a conditional node of a graph
     small_product: float = 2.5e-6  # the shortest call of cuBLAS: 2 to 4

@@ -26,7 +26,7 @@ from jax_cocktail.config import VERSION
 from jax_cocktail.device.cards import DEFAULTS
 from jax_cocktail.lowering.jaxpr_text import jaxpr_text
 from jax_cocktail.lowering.recent import keep
-from jax_cocktail.lowering.stopwatch import BUSY, CAPTURE, Times
+from jax_cocktail.lowering.stopwatch import BUSY, CAPTURE, UNROLL, Times
 from jax_cocktail.report import Trial
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 
@@ -38,7 +38,10 @@ QUIET = 0.03  # the machine is quiet if other processes held at most this fracti
 # when the machine is free, whereas another plan could change the bits of the results.
 SPARE = 0.9
 STOCK = "stock XLA"
-CAPTURED = "stock XLA, captured"  # with the compiler options `stopwatch.CAPTURE`
+CAPTURED = "stock XLA, captured"
+UNROLLED = "stock XLA, captured and unrolled"
+# The options of XLA's compiler that make these forms. Only the caller of `jit` can pass them.
+FORMS: Mapping[str, Mapping[str, Any]] = {CAPTURED: CAPTURE, UNROLLED: UNROLL}
 _FORMAT = 5
 FOLDER = "decisions"
 _LOCK_SECONDS = 600.0
@@ -111,17 +114,18 @@ class Decision:
 
     @property
     def advice(self) -> str:
-        """Advice to the caller, or "". Only the caller of `jit` can pass options to XLA's compiler."""
+        """Advice to the caller, or "": the fastest of the forms that only the caller can have."""
         stock, ours = self.stock_seconds, self.cocktail_seconds
-        captured = next((t.seconds for t in self.trials if t.name == CAPTURED), None)
-        if stock is None or ours is None or captured is None:
+        captured = [trial for trial in self.trials if trial.name in FORMS]
+        if stock is None or ours is None or not captured:
             return ""
-        now = stock if self.choice == "stock" else ours
-        if captured > MARGIN * now:
+        now, best = stock if self.choice == "stock" else ours, min(captured, key=lambda t: t.seconds)
+        if best.seconds > MARGIN * now:
             return ""
+        loops = " with unrolled loops" if best.name == UNROLLED else ""
         return (
-            f"stock XLA captured in command buffers is fastest, {now / captured:.1f} times as fast"
-            f" as what runs now: jit(..., compiler_options={dict(CAPTURE)})"
+            f"stock XLA captured in command buffers{loops} is fastest, {now / best.seconds:.1f} times as fast"
+            f" as what runs now: jit(..., compiler_options={dict(FORMS[best.name])})"
         )
 
 
@@ -130,26 +134,25 @@ def choose(
     times: Times,
     heavy: bool,
     cores: int,
-    captured: bool = False,
+    forms: Sequence[str] = (STOCK,),
     prices: Sequence[float] = (),
 ) -> Decision:
     """Decides from measured times.
 
     A plan for several threads must beat one for a single thread by the margin too, because its threads may
     have to wait for busy cores. Ours is compared with stock XLA as it would run instead. Only the caller can
-    select captured stock XLA (see `Decision.advice`).
+    select another form of it (see `Decision.advice`).
 
     Args:
       plans: our plans.
-      times: of stock XLA, of captured stock XLA if `captured`, and of the plans, in this order.
+      times: of the forms of stock XLA and of the plans, in this order; infinite if a form cannot run.
       heavy: heavy operators dominate the run time.
       cores: the number of cores; 0 for a GPU.
-      captured: `times` contains captured stock XLA.
+      forms: the names of stock XLA's forms; the default one is the first.
       prices: seconds of the plans on an idle machine, as the model sees it. On a busy machine they favour
         plans for several units (see `SPARE`).
     """
-    names: tuple[str, ...] = (STOCK, CAPTURED) if captured else (STOCK,)
-    stock, ours = times.seconds[0], times.seconds[len(names) :]
+    stock, ours = times.seconds[0], times.seconds[len(forms) :]
     handicaps = [1.0 if plan.candidate.units == 1 else 1 / MARGIN for plan in plans]
     if times.others >= BUSY and prices:
         units = [plan.candidate.units for plan in plans]
@@ -160,8 +163,8 @@ def choose(
     unfair = heavy and plans[best].candidate.units < cores and times.others > QUIET
     margin = WIDE_MARGIN if unfair else MARGIN
     choice = "cocktail" if ours[best] <= margin * stock else "stock"
-    names += tuple(plan.name for plan in plans)
-    trials = tuple(map(Trial, names, times.seconds))
+    timed = zip((*forms, *(plan.name for plan in plans)), times.seconds, strict=True)
+    trials = tuple(Trial(name, seconds) for name, seconds in timed if seconds < math.inf)
     return Decision(choice, plans[best], trials, others=times.others)
 
 

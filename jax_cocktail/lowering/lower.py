@@ -26,6 +26,7 @@ from jax_cocktail.lowering import (
     gpu_call,
     leaving,
     plan_cache,
+    stock_forms,
     stock_xla,
     stopwatch,
 )
@@ -347,19 +348,15 @@ def _measure(
         plans += [found.trusted] if found.trusted and found.trusted not in plans else []
         with alone():
             with building(prepared, plans, mark):  # XLA's compiler and the host's run in parallel
-                runs = [stopwatch.runner(prepared.closed, arguments, xla)]
-                on_gpu = prepared.machine.is_gpu
-                captured = stopwatch.captured_runner(prepared.closed, arguments, xla) if on_gpu else None
-            runs += [captured] if captured else []
+                stock = stock_forms.runners(prepared.closed, arguments, xla, prepared.machine.is_gpu)
             plans = [plan for plan in plans if plan in prepared.built]
-            runs += [
-                stopwatch.runner(rewritten(prepared, plan, mark).jaxpr, arguments, xla) for plan in plans
-            ]
-            times = stopwatch.race(runs, stopwatch.THOROUGH if thorough else stopwatch.QUICK)
+            ours = [stopwatch.runner(rewritten(prepared, plan, mark).jaxpr, arguments, xla) for plan in plans]
+            effort = stopwatch.THOROUGH if thorough else stopwatch.QUICK
+            times = stopwatch.race([*stock.values(), *ours], effort, range(1, len(stock)))
         heavy = found.comparison.heavy()
         cores = 0 if prepared.machine.is_gpu else decisions.cores()  # thread blocks never wait for cores
         prices = [found.seconds[found.plans.index(plan)] for plan in plans]
-        decision = decisions.choose(plans, times, heavy, cores, captured is not None, prices)
+        decision = decisions.choose(plans, times, heavy, cores, tuple(stock), prices)
         decision = replace(decision, thorough=thorough)
         if first is not None and first.provisional and not thorough:
             decision = decisions.settle(first, decision, exact=not computes_floats(prepared.closed))

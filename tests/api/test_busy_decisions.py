@@ -82,7 +82,7 @@ def measured(tmp_path, monkeypatch):
         choice = "stock"
         others = 0.25
 
-    def race(runs, effort):
+    def race(runs, effort, _):
         Measured.count += 1
         ours = 1.0 if Measured.choice == "cocktail" else 4.0
         return Times((2.0, *(ours + 0.1 * n for n in range(len(runs) - 1))), Measured.others)

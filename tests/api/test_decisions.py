@@ -50,7 +50,7 @@ def measured(monkeypatch):
         choice = "cocktail"
         efforts = []
 
-    def race(runs, effort):
+    def race(runs, effort, _):
         Measured.count += 1
         Measured.efforts.append(effort)
         ours = 1.0 if Measured.choice == "cocktail" else 4.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import rnn
@@ -24,7 +26,7 @@ from benchmarks.gpu.unroll import CannotUnroll, unrolled
 from jax_cocktail.cost import hlo
 from jax_cocktail.device.cards import spec_for
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.lowering import gpu_call
+from jax_cocktail.lowering import gpu_call, stock_forms
 from jax_cocktail.models import largest_difference
 from tests.api.fake_card import FakeCard
 from tests.cpu.cuda_compilers import nvcc
@@ -77,9 +79,42 @@ def test_cudnn_weights():
 
 def test_peers_that_are_not_there():
     function, arguments = ROWS["rae/1"].make(True)
-    for form in ("cudnn", "torch", "unrolled"):
+    for form in peers.FORMS.keys() - {"ours", "stock", "graphs"}:
         with pytest.raises(peers.NoPeer):
             peers.FORMS[form]("rae/1", function, arguments)
+
+
+def test_torch_is_optional(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for form in ("torch", "torch_bfloat16", "torch_float16", "torch_compiled"):
+        with pytest.raises(peers.NoPeer, match="torch is not installed"):
+            peers.FORMS[form]("lstm/1", *ROWS["lstm/1"].make(True))
+
+
+def test_weights_for_torch():
+    _, (xs, layers) = ROWS["lstm/64"].make(True)
+    found = peers.torch_weights(layers)
+    assert len(found) == 4 * len(layers)
+    assert found["weight_ih_l0"].shape == (64, 16) and found["bias_hh_l2"].shape == (64,)
+    assert (found["weight_hh_l1"] == np.asarray(layers[1][1]).T).all()
+    assert all(value.flags.c_contiguous for value in found.values())
+
+
+def test_cells_for_torch():
+    """They are those of the row, whoever computes them."""
+    function, (xs, layers) = ROWS["lstm/64"].make(True)
+    cell = functools.partial(peers.lstm_cell, jax.nn.sigmoid, jnp.tanh)
+    zeros = jnp.zeros((xs.shape[1], layers[0][1].shape[0]))
+    found = peers.lstm_by_cells(cell, xs, layers, zeros)
+    assert largest_difference(found, function(xs, layers)) < 1e-6
+
+
+def test_graphs_with_unrolled_loops_are_small(monkeypatch):
+    function, arguments = ROWS["lstm/1"].make(True)
+    assert largest_difference(peers.graphs_unrolled("", function, arguments)(), function(*arguments)) < 1e-6
+    monkeypatch.setattr(stock_forms, "MOST_NODES", 10)
+    with pytest.raises(peers.NoPeer, match="nodes"):
+        peers.graphs_unrolled("", function, arguments)
 
 
 # ---- items, on the host ------------------------------------------------------------------------------------
@@ -123,7 +158,8 @@ def test_unrolled_rows_are_timed_once_they_are_compiled(settings):
 
 def test_stock_loops(settings):
     found = items.stock_loops("scan, empty body", settings)
-    assert set(found) == {"stock", "graphs"} and all("seconds_per_trip" in r for r in found.values())
+    assert set(found) == set(peers.MODES) and all("seconds_per_trip" in r for r in found.values())
+    assert set(items.stock_loops("while, empty body", settings)) == {"stock", "graphs"}  # nothing to unroll
 
 
 def test_a_mode_that_was_not_captured_is_an_error(settings, tmp_path):
@@ -379,7 +415,8 @@ def test_what_is_inside_of_records_is_told():
     assert "build lstm/1 graphs: no kCommandBuffer" in text
     assert "rae/1                   captured, OTHER RESULTS: NOT RIGHT" in text
     (row,) = (line for line in text.splitlines() if line.startswith("lstm/1 "))
-    assert row.split()[1:] == ["-", "7000.0", "-", "-", "-", "-", "7000.0", "-", "stock", "not", "checked"]
+    columns = ["7000.0" if form == "stock" else "-" for form in peers.FORMS]
+    assert row.split()[1:] == [*columns, "7000.0", "-", "stock", "not", "checked"]
 
 
 def test_forms_that_are_not_captured_are_errors(settings, tmp_path):
@@ -396,6 +433,7 @@ def test_tables_without_a_card():
     plan = {
         "seconds": 1e-4,
         "stock_seconds": 4e-3,
+        "unrolled_seconds": 2.5e-3,
         "limit_seconds": 8e-5,
         "barriers": 73,
         "bytes": {"l2": 2e6},
@@ -410,7 +448,7 @@ def test_tables_without_a_card():
     text = report.text({"sections": sections})
     assert "no GPU here (no driver)" in text and "PREDICTED" in text
     (line,) = (line for line in text.splitlines() if line.startswith("sm_90  lstm/1"))
-    assert "agrees" in line and "2050" in line and "40.0" in line
+    assert "agrees" in line and "2050" in line and "40.0" in line and "2500.0" in line
     assert "no time left" in text and "predicted: met" in text
     assert "predicted: met" not in report.text({"sections": sections, "small": True})
 

@@ -11,6 +11,8 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.cost.gpu import Spent, kernel_spent
 from jax_cocktail.cost.kernel import kernel_of
 from jax_cocktail.cost.price import Comparison, our_price, stock_price
+from jax_cocktail.cost.xla import unrolled_seconds
+from jax_cocktail.device.amd import MI300X
 from jax_cocktail.device.nvidia import A100, H200
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import TEMPLATES
@@ -199,6 +201,17 @@ def test_kernels_are_launched_one_by_one_or_as_a_graph():
     few, many = stock_seconds(chain(4)), stock_seconds(chain(40))
     assert few == pytest.approx(4 * STOCK.stream_kernel)
     assert many == pytest.approx(STOCK.graph_launch + 40 * STOCK.small_product)
+
+
+def test_one_graph_with_unrolled_loops():
+    """Known trips need neither launches of graphs nor the host; a convolution is in no graph."""
+    loop, work = recurrence(4, 256, 100), unrolled_seconds(chain(1), H200) - STOCK.graph_launch
+    trips = unrolled_seconds(recurrence(4, 256, 200), H200) - unrolled_seconds(loop, H200)
+    assert 100 * work < trips < 100 * (work + 4 * STOCK.early_kernel)
+    assert unrolled_seconds(loop, H200) < stock_seconds(loop)
+    unknown = recurrence(4, 256, None)
+    assert unrolled_seconds(unknown, H200) > unrolled_seconds(recurrence(4, 256, MODEL.unknown_trips), H200)
+    assert unrolled_seconds(convolution(32, 16), H200) is None and unrolled_seconds(loop, MI300X) is None
 
 
 def test_element_operators_are_one_kernel():

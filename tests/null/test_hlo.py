@@ -67,5 +67,21 @@ def test_bytes_of_operands_and_results():
     assert cost.bytes == 10 * (2 * 8 * 4 + (1 + 4 + 4)) and cost.decisions == 10 and not cost.unknown
 
 
+@pytest.mark.parametrize(
+    "instruction, nodes",
+    [
+        (CALL, 20),
+        ("while(%p), condition=%condition, body=%body", 0),  # nobody knows how often: it stays a loop
+        ('while(%p), condition=%condition, body=%loop, backend_config={"known_trip_count":{"n":"3"}}', 63),
+        ("while(%p), condition=%condition, body=%loop", 21),  # and one in it that is known
+        ("conditional(%c, %p, %p), branch_computations={%loop, %loop}", 40),
+        ("conditional(%c, %p, %p), branch_computations={%nothing, %loop}", 20),
+    ],
+)
+def test_nodes_of_graphs_with_unrolled_loops(instruction, nodes):
+    text = LOOP if "%loop" in instruction else LOOP.replace("known_trip_count", "nothing")
+    assert Module(text.replace("INSTRUCTION", instruction)).unrolled_nodes == nodes
+
+
 def test_what_cannot_be_read_is_stepped_through():
-    assert Module("None").steps
+    assert Module("None").steps and not Module("None").unrolled_nodes

@@ -54,6 +54,15 @@ def test_cells(run):
     assert "| t | >= 20 x | - | not measured |" in TABLES["goals"](run)
 
 
+def test_forms_of_stock_that_were_timed_have_a_column(run):
+    assert "| stock | captured | stock / ours |" in TABLES["calls"](run)
+    run.figures["sections"]["times"]["a/1"]["seconds"]["graphs_unrolled"] = 8e-6
+    text = TABLES["calls"](run)
+    assert "| stock | captured | captured, unrolled | stock / ours | best / ours |" in text
+    assert "| a/1 | 2 | 30 | 10 | 8 | 15 | 4.0 | 20 |" in text
+    assert "| b | 1,230 | 1,000 | - | - | 0.81 | 0.81 | - |" in text
+
+
 def test_misses_are_told(run):
     text = TABLES["short"](run)
     assert "1 of 3 programs agree" in text and "wrong: b" in text and "for lack of time: c" in text
