@@ -17,8 +17,8 @@ in a process of its own. A failure becomes a record in the JSON file, which is r
 an item without time left is recorded as skipped. The measured figures of the card are stored for the policy.
 
 `--run` begins with what counts most: figures of the card and litmus tests, the main rows, the other ones,
-other plans, latencies; then what only jax can tell, with the programs that the pack brings along. A run that is
-cut off has everything until then. `--resume` takes over what is of the same sources, or of programs whose
+other plans, latencies; then what only jax can tell, with the programs that the pack brings along. A run that
+is cut off has everything until then. `--resume` takes over what is of the same sources, or of programs whose
 machine code is still the same. Status 75 says that another call would go on.
 
 On a machine with AMD cards, jax describes the card. Microbenchmarks, packs and the times of kernels alone
@@ -219,7 +219,9 @@ def with_pack(check: Check) -> bool:
         ("torch", [row for row in rows if row.startswith("lstm/")], 1),
     )
     for name, items, workers in stages:
-        check.section(name, [check.task(name, item) for item in items], workers, check.deadline)
+        dumps = (check.dumping(name, item) if name == "build" else {} for item in items)
+        tasks = [check.task(name, item, **dump) for item, dump in zip(items, dumps, strict=True)]
+        check.section(name, tasks, workers, check.deadline)
     records = (check.results.known(name, item) or {} for name, items, _ in stages for item in items)
     return not any("skipped" in record for record in records)
 
@@ -294,11 +296,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def item(options: argparse.Namespace) -> None:
     """One item, in this process."""
-    from benchmarks.gpu.items import ITEMS, Settings  # imports jax
+    from benchmarks.gpu.items import ITEMS, Settings, load_bundle  # imports jax
 
     phase, name = options.item
     dump = os.environ.get("GPU_CHECK_DUMP", "")
-    tell(ITEMS[phase](name, Settings(options.work, options.small, options.seconds, dump, options.of)))
+    settings = Settings(options.work, options.small, options.seconds, dump, options.of)
+    problem = load_bundle(settings)
+    tell({**ITEMS[phase](name, settings), **({"no_bundle": problem} if problem else {})})
 
 
 def check_all(options: argparse.Namespace, work: Path, results: Results) -> None:
@@ -311,7 +315,7 @@ def check_all(options: argparse.Namespace, work: Path, results: Results) -> None
     check = Check(options, options.only or list(QUICK if options.quick else ORDER), work, results)
     found = check.section("versions", [check.task("versions", "all")], 1, check.deadline)["all"]
     if "card" in found:
-        results.card = found["card"]["name"]
+        results.found_on(found["card"]["name"])
         with_card(check, found.get("backend") == "gpu")
         tools(check)
     else:
@@ -357,7 +361,10 @@ def begun(options: argparse.Namespace) -> Results:
     found = Results(Path(options.out), source_digest(), small, options.quick)
     found.reserve()
     if options.resume:
-        found.resume(options.resume, lambda section, record: record.get("digest") in digests)
+        try:
+            found.resume(options.resume, lambda record: record.get("digest") in digests)
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            sys.exit(f"{options.resume} cannot be resumed, pass a file that --run wrote: {error}")
     return found
 
 

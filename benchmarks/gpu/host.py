@@ -1,5 +1,5 @@
-"""Costs of a call on the host: of an empty program, of ours and of stock XLA's, waited for and not, captured in
-a command buffer and not, and inside of a branch."""
+"""Costs of a call on the host: of an empty program, of ours and of stock XLA's, waited for and not, captured
+in a command buffer and not, and inside of a branch."""
 
 from __future__ import annotations
 

@@ -43,8 +43,7 @@ OF_STOCK, MOST_TOLERANCES = 4.0, 20.0
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What every item is told. work: folder that the items of a run share; small: sizes of the tests;
-    seconds: for timing a row; dump: folder that XLA dumps to, or ""; pack: the folder of the pack, if there is
-    one."""
+    seconds: for timing a row; dump: folder that XLA dumps to, or ""; pack: the folder of the pack, if any."""
 
     work: Path
     small: bool = False
@@ -76,8 +75,8 @@ def _backend() -> dict[str, str]:
 
 
 def started(_: str, settings: Settings) -> dict[str, Any]:
-    """Whether jax can use the card, and whether it has the programs of the pack."""
-    return {**_backend(), "bundle": load_bundle(settings) or "loaded"}
+    """Whether jax can use the card."""
+    return _backend()
 
 
 def load_bundle(settings: Settings) -> str:

@@ -153,8 +153,8 @@ class Pack:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """`arch`, `compiler`, `spec`, `small`, `code`, `versions`; those of `MEASURES`: digests of what measures
-        the card; `bundle`: the digest of `BUNDLE`, "" if there is none."""
+        """`arch`, `compiler`, `spec`, `small`, `code`, `versions`; those of `MEASURES`: digests of what
+        measures the card; `bundle`: the digest of `BUNDLE`, "" if there is none."""
         found: dict[str, Any] = json.loads((self.folder / "pack.json").read_text())
         return found
 

@@ -19,6 +19,7 @@ from jax_cocktail.lowering.stock_forms import MOST_NODES, worth_unrolling
 from jax_cocktail.lowering.stopwatch import CAPTURE, UNROLL
 
 Run = Callable[[], Any]
+Form = Callable[[str, Callable[..., Any], tuple[Any, ...]], Run]
 COMMAND_BUFFERS = dict(CAPTURE)
 UNROLLED_COMMAND_BUFFERS = dict(UNROLL)
 MODES: dict[str, dict[str, Any]] = {
@@ -237,7 +238,7 @@ class _Torch:
         return np.asarray(self.value.float().cpu().numpy(), dtype)  # NumPy has no bfloat16
 
 
-FORMS: dict[str, Callable[[str, Callable[..., Any], tuple[Any, ...]], Run]] = {
+FORMS: dict[str, Form] = {
     "ours": ours,
     "stock": stock,
     "graphs": graphs,

@@ -50,21 +50,35 @@ class Results:
     start: float = field(default_factory=time.monotonic)
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
-    def resume(self, path: Path, keeps: Callable[[str, Record], bool]) -> None:
-        """Takes over the records of an earlier run that are of these sources. `keeps`: section and record ->
-        True if a record of other sources counts as well. Raises OSError or ValueError."""
+    def resume(self, path: Path, keeps: Callable[[Record], bool]) -> None:
+        """Takes over the records of an earlier run that are of these sources. `keeps`: True if a record of
+        other sources counts as well. Raises OSError, ValueError, KeyError or AttributeError."""
         data = json.loads(path.read_text(encoding="utf-8"))
+        card = data["sections"].get("versions", {}).get("all", {}).get("card")
+        self.card = card["name"] if card else NO_CARD
         self.before = float(data["seconds"])
+        if bool(data["small"]) != self.small:
+            raise ValueError("it has other sizes")
         self.events += data.get("events", [])
         for name, section in data["sections"].items():
-            if kept := _kept(section, lambda record, name=name: self._is_of(record) or keeps(name, record)):
+            if kept := _kept(section, lambda record: self._is_of(record) or keeps(record)):
                 self.sections[name] = kept
         others = path.with_name(timelines_name(path.name))
         with suppress(FileNotFoundError):
-            self.timelines = json.loads(others.read_text(encoding="utf-8"))
+            for row, tables in json.loads(others.read_text(encoding="utf-8")).items():
+                known = {name: table for name, table in tables.items() if self.known("kernels", row, name)}
+                self.timelines |= {row: known} if known else {}
 
     def _is_of(self, record: Record) -> bool:
         return record.get("code") == self.code
+
+    def found_on(self, card: str) -> None:
+        """Says which card this is. What was found on another one is dropped."""
+        if self.card not in (NO_CARD, card):
+            self.events.append(f"what was found on {self.card} is left out: this is {card}")
+            self.sections.clear()
+            self.timelines.clear()
+        self.card = card
 
     def known(self, section: str, *keys: str) -> Record | None:
         """A record, or None."""

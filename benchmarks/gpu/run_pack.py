@@ -104,7 +104,7 @@ class PackRun:
     def _begin(self, card: Facts) -> None:
         """Says what is here."""
         facts = self.pack.facts
-        self.results.card = card.name
+        self.results.found_on(card.name)
         here = {**asdict(card), "arch": card.arch, "cards": 1, "platform": "cuda"}
         found = {"card": here, "compiler": facts["compiler"], "pack": facts["versions"]}
         self.results.keep({**found, **versions.found()}, "versions", "all")
