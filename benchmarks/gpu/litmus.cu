@@ -338,13 +338,13 @@ CK_INLINE void ck_chain(CkLitmus& t) {
       ck_signal(unit, unit->index, i);
     } else {
       const u64* words = area->words + (step & 1u) * WORDS;
+      ck_stagger(t, i);
       if constexpr (WORDS_FIRST) {
         for (i32 k = ck_lane(); k < WORDS; k += CK_THREADS) t.early += ck_load_relaxed(words + k) >> 32 == step;
       } else {
         t.early += ck_wrong(area->payload, ck_before(i, 3));
       }
       ck_signal(unit, ready, i);
-      ck_stagger(t, i);
       ck_await_signal(unit, second, i);
       if constexpr (WORDS_FIRST) {
         for (i32 k = ck_lane(); k < WORDS; k += CK_THREADS) {

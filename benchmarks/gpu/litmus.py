@@ -1,29 +1,27 @@
 """Litmus tests of the synchronisation between units, by the kernels of `litmus.cu`.
 
-A test repeats a short exchange and counts outcomes that the memory model of PTX forbids. A card that shows one
-breaks our programs, or its compiler does. In the emulation memory is sequentially consistent, so only a card
-can tell. Why an outcome is forbidden:
+A test repeats a short exchange and counts outcomes that the memory model of PTX forbids: words that are
+older than what precedes their load in causality order ("stale"), or that were written after it ("early"). In
+the emulation memory is sequentially consistent, so only a card can tell.
 
-- Message passing: by a barrier or a signal, a block barrier orders the writers of a block before its first
-  thread, whose release the first thread of another block observes with a relaxed poll and a fence that acquires.
-  A block barrier follows. Causality order holds all along, so no reader may see older words. Nor may it see words
-  that were written after it said that it had read. Tagged words carry their values and release nothing: a value
-  that is not that of its tag is forbidden, old plain words beside them are allowed and counted. Since the reader
-  has these words in its first-level cache, a card probably shows some, which proves that the test can see them.
-- Store buffering: across the barrier each of two units sees what the other one wrote. Without a fence both may
-  see old words; that is counted.
-- Independent readers: two readers may disagree about the order of two writers, as only fences that are
-  sequentially consistent forbid that, and signals have none. It is counted. Forbidden are old words behind the
-  barrier. With a barrier between the reads of both, the disagreement is forbidden: a reader must not see a word
-  old behind the barrier that another one saw new before it. Else causality order and communication order would
-  form a circle.
-- Transitivity: a unit reads what a first one wrote, told by a second one. Releases are cumulative. If the first
-  one tells by the words themselves, it does not release; yet what the second one saw in them, the third one
-  must not see older.
-- Early loads: a value that is loaded directly behind a barrier, and used later, is the new one.
+- Message passing: block barriers order all threads of a block with its first one, whose release the first
+  thread of another block observes by a relaxed poll, which a fence that acquires follows. That holds for the
+  barrier of all units and for signals. Tagged words carry their values and release nothing: a value that is
+  not that of its tag is forbidden; old plain words beside them are allowed, and counted. The reader has
+  those words in its first-level cache, so a card should show some, which proves that the test can see them.
+- Store buffering: behind the barrier each of two units sees what the other one wrote before it. Without a
+  fence both may see old words, which is counted.
+- Independent readers: two of them may disagree about the order of two writers. Only fences that are
+  sequentially consistent would forbid that, and signals have none. It is counted, and forbidden is what is
+  old behind the next barrier. If all units meet between the two loads of each reader, the disagreement is
+  forbidden: what one reader saw before the barrier precedes the other one's load behind it.
+- Transitivity: a unit reads what a first one wrote and a second one told it of. The chain of releases orders
+  them. If the first one tells by tagged words, what the second one has seen of these precedes what the third
+  one loads.
+- Early loads: a value that is loaded directly behind a barrier, and used after others, is the new one.
 - Resident values: registers and shared memory keep their values over barriers.
-- Clusters: as message passing, by the barrier in hardware: to the shared memory of another block, from it, and
-  through global memory.
+- Clusters: as message passing, by the barrier in hardware; to and from the shared memory of another block,
+  and through global memory.
 """
 
 from __future__ import annotations
@@ -51,8 +49,8 @@ COMMON_BYTES = 2 * 4 * _HELD_K + 2 * 8 * _EACH * MOST_UNITS
 
 @dataclass(frozen=True, slots=True)
 class Litmus:
-    """A test. `kind`: its name in `litmus.cu`; `group`: the units that one trial takes; `judges`: those of them
-    that judge it; `allowed`: what is counted and not forbidden; `cluster`: the number of blocks per cluster."""
+    """A test. `kind`: its name in `litmus.cu`; `group`: the number of units that a trial takes; `judges`: how
+    many of them judge it; `allowed`: what is counted and not forbidden; `cluster`: blocks per cluster."""
 
     kind: str
     group: int = 1
@@ -158,8 +156,8 @@ def names_of(card: Card) -> tuple[str, ...]:
 def measure(card: Card, binary: bytes, name: str, scale: float = 1.0) -> dict[str, Any]:
     """Runs a test on all multiprocessors, for about a tenth of a second with `scale` 1.
 
-    Returns `trials`, as many as were judged; `forbidden`, the words that were wrong; `seen`, the same by kind,
-    with what is allowed; and `ok`. If the card has no room for a cluster, returns `none` with the reason.
+    Returns `trials`, as many as were judged; `forbidden`, the number of wrong words; `seen`, the same by kind
+    and what is allowed; and `ok`. If the card has no room for a cluster, returns `none` with the reason.
 
     Raises:
       CudaError: the launch failed, which it also does when a wait does not end; or the blocks do not fit.
