@@ -161,7 +161,8 @@ class PackRun:
         self.results.keep({**record, "digest": item[2]}, *place)
         if place[0] == "measure":
             self._judge(card)
-        print(f"{self.results.seconds:6.1f} s  {item[1]}, {place[-1]}: {_words(record)}", flush=True)
+        what = ", ".join(place[1:] if place[0] == "kernels" else place[-1:])
+        print(f"{self.results.seconds:6.1f} s  {what}: {_words(record)}", flush=True)
 
     def _judge(self, card: Facts) -> None:
         """The card as the planner sees it from its figures."""

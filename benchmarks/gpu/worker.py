@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class Worker:
             figures = {
                 "micro": gpu_micro.names(self.card),
                 "litmus": litmus.names_of(self.card),
-                "latency": tuple(latency.probes_of(self.card)),
+                "latency": tuple(self._probes()),
             }
             return {"facts": asdict(self.card.facts), "figures": figures}
         if kind == "program":
@@ -105,9 +105,17 @@ class Worker:
         if kind == "litmus":
             return litmus.measure(self.card, binary, name, self._scale)
         if kind == "latency":
-            return latency.measure(self.card, binary, latency.probes_of(self.card)[name])
+            return latency.measure(self.card, binary, self._probes()[name])
         found = gpu_micro.measure(self.card, self._scale, only=(name,), binary=binary)
         return found.get(name, {"none": "this card has no such figure"})
+
+    def _probes(self) -> dict[str, latency.Probe]:
+        """The probes of latencies. For small sizes, which emulations run, those of the largest block, since
+        an emulated block has no other size; and few rounds."""
+        found = latency.probes_of(self.card)
+        if not self._facts["small"]:
+            return found
+        return {name: replace(p, rounds=1) for name, p in found.items() if p.threads == latency.THREADS}
 
     def _clocked(self, work: Callable[[], Record]) -> Record:
         """Work on a card that is awake, with the clock that its multiprocessors had afterwards, in Hz."""

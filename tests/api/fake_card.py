@@ -42,5 +42,4 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
 
     binary = emulator.build(gpu_kernels.text(64)).path.read_bytes()
     monkeypatch.setattr(gpu_micro, "program", lambda arch: binary)
-    monkeypatch.setattr(gpu_micro, "IN_A_GRAPH", 3)
     monkeypatch.setattr(gpu_kernels, "THREADS", 64)

@@ -149,7 +149,7 @@ def hops(bench: Bench) -> Iterator[Figure]:
 
 def launches(bench: Bench) -> Iterator[Figure]:
     """Seconds of an empty kernel."""
-    card = bench.card
+    card, number = bench.card, max(int(IN_A_GRAPH * bench.scale), 3)
 
     def empty() -> _Prepared:
         return bench.run(kernels.EMPTY, bench.units)
@@ -158,12 +158,12 @@ def launches(bench: Bench) -> Iterator[Figure]:
         return replace(empty().launch, cooperative=False)
 
     def in_a_graph(launch: Launch) -> dict[str, Any]:
-        return {"seconds": card.graph_seconds(lambda: card.launch(launch), IN_A_GRAPH)}
+        return {"seconds": card.graph_seconds(lambda: card.launch(launch), number)}
 
     yield "empty launch between events", lambda: {"seconds": empty().seconds(0, times=20)}
     yield "launch in a graph", lambda: in_a_graph(plain())
     yield "cooperative launch in a graph", lambda: in_a_graph(empty().launch)
-    yield "launch in a stream", lambda: {"seconds": card.many_seconds(plain(), IN_A_GRAPH)}
+    yield "launch in a stream", lambda: {"seconds": card.many_seconds(plain(), number)}
 
 
 def rates(bench: Bench) -> Iterator[Figure]:
