@@ -63,7 +63,8 @@ class PackRun:
         self.results.ended = why
         if self.results.card == NO_CARD:
             self.results.keep({"no_card": why}, "versions", "all")
-        self.results.say(why)
+        self.results.write()
+        print(why, flush=True)
 
     def _run(self, worker: Worker, inputs: Inputs, end: float) -> bool:
         inputs.begin(list(self._rows))

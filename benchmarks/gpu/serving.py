@@ -96,7 +96,7 @@ class Worker:
             selector.register(process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._rest:
                 if not selector.select(max(end - time.monotonic(), 0)):
-                    raise Hangs(f"stopped after {seconds:.0f} s")
+                    raise Hangs(f"stopped after {seconds:g} s")
                 data = os.read(process.stdout.fileno(), 1 << 16)
                 if not data:
                     raise ValueError(f"the process ended with status {process.wait()}")

@@ -1,4 +1,4 @@
-"""A pack of small rows for the fake driver: what would be compiled for a card is compiled for the emulation."""
+"""A pack of small rows for the fake driver: what is compiled for a card is compiled for the emulation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.cpu.emulation import emulator
 from tests.cpu.runner import EAGER
 
 UNITS = replace(SPEC, units=4, cluster_units=1)
-CARD = "sms=4"  # FAKE_FACTS of a card with as many
+CARD = f"sms={UNITS.units}"  # FAKE_FACTS of a card with as many
 
 
 def emulated(emitted: Any) -> Artifact:

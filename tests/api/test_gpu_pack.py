@@ -1,80 +1,45 @@
-"""A pack of small rows, made for the emulation and run on the fake driver by the processes of a real run."""
+"""A pack of small rows, made for the emulation, and the process that uses the card."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import gpu_check, results_table
-from benchmarks.gpu import latency, pack, packed, report, worker
+from benchmarks.gpu import bundle, inputs, items, latency, pack, packed, worker
 from benchmarks.gpu.rows import ROWS
-from benchmarks.gpu.run_pack import PackRun
-from jax_cocktail import compiler
-from jax_cocktail.codegen.cuda import cuda
-from jax_cocktail.codegen.gpu import launch_plan
-from jax_cocktail.compiler import Artifact
-from jax_cocktail.device.machine import Machine
+from jax_cocktail.device.nvidia import H200
+from jax_cocktail.device.spec import to_json
 from jax_cocktail.errors import BuildError
 from jax_cocktail.runtime.cuda import card as gpu_card
 from jax_cocktail.runtime.cuda import micro as gpu_micro
-from tests.api.fake_card import FakeCard, emulate
-from tests.cpu.emulated import SPEC, THREADS
-from tests.cpu.emulation import emulator
-from tests.cpu.fake_gpu.driver import compiled
-from tests.cpu.runner import EAGER
+from tests.api import small_pack
+from tests.api.fake_card import FakeCard
+from tests.cpu.cuda_compilers import nvcc
+from tests.process import python
 
-CHECK = Path(gpu_check.__file__)
 ROW, NEXT = "conjugate_gradient", "hidden_markov"  # in the order of a run
-PROBES = b"the probes of latencies"
-UNITS = replace(SPEC, units=3, cluster_units=1)
-
-
-def emulated(emitted):
-    """Stands for the CUDA compiler."""
-    binary = emulator.build(emitted.source).path.read_bytes()
-    launch = launch_plan(emitted.program, emitted.plan, emitted.machine, emitted.sizes)
-    return Artifact(binary, hashlib.sha256(binary).hexdigest(), emitted, 0.0, False, "", launch)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A pack of two rows, never written to."""
-    folder = tmp_path_factory.mktemp("pack")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiler, "limits_for", lambda *_: EAGER)
-        patch.setattr(pack, "machine_of", lambda spec: Machine(cuda(THREADS), spec))
-        patch.setattr(pack, "build", emulated)
-        emulate(patch)
-        patch.setattr(latency, "program", lambda arch: PROBES)
-        assert pack.make(folder, UNITS, (ROW, NEXT), small=True) == 0
-    return folder
+        patch.setattr(packed, "ANSWERED", (ROW,))
+        return small_pack.made(tmp_path_factory.mktemp("pack"), (ROW, NEXT))
 
 
 @pytest.fixture
 def there(made, tmp_path, monkeypatch):
     """The pack where the card is."""
-    folder = tmp_path / "pack"
-    folder.mkdir()
-    for path in made.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(FakeCard(tmp_path).path))
+    fake = FakeCard(tmp_path)
+    fake.set(sms=small_pack.UNITS.units)
+    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(fake.path))
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    return packed.Pack(folder)
-
-
-def ran(there, only=(ROW, NEXT), seconds=60.0, item_seconds=20.0):
-    """Whether a run was complete, and the kernels' section of its file."""
-    out = there.folder.parent / "out"
-    finished = PackRun(there, out, seconds, only, item_seconds).run()
-    (path,) = out.glob("*.json")
-    return finished, json.loads(path.read_text())["sections"]["kernels"]
+    return packed.Pack(small_pack.copied(made, tmp_path / "pack"))
 
 
 def test_every_row_has_a_place():
@@ -87,118 +52,170 @@ def test_pack(there):
     assert [row.name for row in rows] == [ROW, NEXT] and there.facts["small"]
     for row in rows:
         assert row.programs[0].phase == "best" and {operand.argument for operand in row.operands} != {-1}
-        assert set(there.arrays(row.name)) == {"result 0"}
+        answers = {"answer 0"} if row.name == ROW else set()
+        assert set(there.arrays(row.name)) == {"result 0"} | answers
         assert {p.phase for p in row.programs} <= set(packed.PHASES)
         assert all(hashlib.sha256(there.binary(p.digest)).hexdigest() == p.digest for p in row.programs)
     assert there.size() < packed.MOST_BYTES
 
 
 def test_pack_goes_on(made, monkeypatch, capsys):
-    monkeypatch.setattr(pack, "_add", None)
-    emulate(monkeypatch)
-    monkeypatch.setattr(latency, "program", lambda arch: PROBES)
-    assert pack.make(made, UNITS, (ROW, NEXT), small=True) == 0
-    assert capsys.readouterr().out.count("is there") == 2
-    monkeypatch.setattr(packed, "source_digest", lambda: "another")
-    assert pack.make(made, UNITS, (ROW,), small=True) == 1  # it tries, and says that it failed
+    """A row of the same sources is there; one of others is made again."""
+    with small_pack.emulating() as patch:
+        patch.setattr(pack, "_add", None)
+        assert pack.make(made, small_pack.UNITS, (ROW, NEXT), small=True) == 0
+        assert capsys.readouterr().out.count("is there") == 2
+        patch.setattr(packed, "source_digest", lambda: "another")
+        assert pack.make(made, small_pack.UNITS, (ROW,), small=True) == 1  # it tries, and says that it failed
 
 
-def test_run_and_resume(there, capsys):
-    """All programs agree with float64 and have times; another run completes what is missing, and no more."""
-    finished, first = ran(there, only=(ROW,))
-    assert finished and set(first) == {ROW}
-    finished, found = ran(there)
-    assert finished and found[ROW] == first[ROW]
+def test_binaries_are_packed(there):
+    (path,) = (there.folder / f"{there.facts['clock']}.bin",)
+    assert path.stat().st_size < len(there.binary(there.facts["clock"])) / 2
+
+
+def test_crossings(there):
+    """How the blocks of each program wait for each other."""
+    found = {(row.name, p.plan, p.phase): p.crossing for row in there.rows() for p in row.programs}
+    assert found[ROW, "1 unit", "best"] == "" and found[ROW, "4 units", "other"] == "exchange"
+    assert found[NEXT, "4 units", "other"] == "barrier"
+
+
+# ---- the worker --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def working(there, tmp_path):
+    """A worker in this process, with the arguments of both rows."""
     for row in there.rows():
-        assert len(found[row.name]) == len(row.programs)
-        for record in found[row.name].values():
-            assert record["ok"] and record["same_inputs"] and record["seconds"] > 0
-            assert record["difference"] <= record["limit"]
-        lines = found[row.name][f"{row.programs[0].plan}, traced"]["timeline"]
-        assert "stamps of level 2" in lines[0] and len(lines) > 3
-    capsys.readouterr()
-    assert ran(there) == (True, found) and capsys.readouterr().out == ""
+        inputs.make(row, tmp_path, True)
+    with gpu_card.Card() as card, gpu_card.Card() as beside:
+        yield worker.Worker(card, beside, there, tmp_path)
 
 
-HANGING = """
-#define KERNEL(NAME) \\
-  extern "C" __attribute__((visibility("default"))) void NAME(void* const*, unsigned, unsigned, unsigned) { \\
-    for (volatile int i = 0;; i = 1) {} \\
-  }
-KERNEL(ck_resident)
-KERNEL(ck_portable)
+def test_figures(working, monkeypatch):
+    """One at a time, from the packed binaries, each with the clock of the card."""
+    monkeypatch.setattr(gpu_micro, "program", None)
+    kinds = working.do("card", "", "")["figures"]
+    assert set(kinds) < set(packed.MEASURES) and "launch in a graph" in kinds["micro"]
+    found = working.do("micro", "launch in a graph", "")
+    assert found["seconds"] > 0 and found["sm_clock"] == pytest.approx(1e9, rel=0.1)  # of nanoseconds
+    assert "none" in working.do("micro", "no such figure", "")
+    assert working.do("litmus", "message passing, barrier", "")["ok"]
+    seen = []
+    monkeypatch.setattr(latency, "measure", lambda card, binary, p: seen.append((binary, p.kind)) or {})
+    working.do("latency", "block barrier, 1024 threads", "")
+    assert seen == [(working.pack.binary(working.pack.facts["latency"]), "block_barrier")]
+
+
+def test_two_streams(working):
+    """Two programs whose blocks wait for each other give their answers together and alone."""
+    for name in (ROW, NEXT):
+        row = working.pack.row(name)
+        crossing = next(p for p in row.programs if p.crossing)
+        working.pack.add(
+            replace(row, programs=(replace(crossing, phase="best"),)), working.pack.arrays(name), ()
+        )
+    found = working.do("streams", f"{ROW} + {NEXT}", "")
+    assert found["ok"] and found["seconds"] > 0 and len(found["alone_seconds"]) == 2
+    arrays = {"result 0": 2 * working.pack.arrays(NEXT)["result 0"]}
+    working.pack.add(working.pack.row(NEXT), arrays, ())
+    found = working.do("streams", f"{ROW} + {NEXT}", "")
+    assert not found["ok"] and [answer["ok"] for answer in found["answers"]] == [True, False]
+
+
+def test_other_inputs_are_no_wrong_answer(working, tmp_path):
+    """Nobody knows what is right then."""
+    row = working.pack.row(ROW)
+    operands = tuple(replace(operand, digest="another") for operand in row.operands)
+    working.pack.add(replace(row, operands=operands), working.pack.arrays(ROW), ())
+    found = working.do("program", ROW, row.best().digest)
+    assert found["ok"] is None and not found["same_inputs"] and found["seconds"] > 0
+
+
+# ---- jax with a pack ---------------------------------------------------------------------------------------
+
+
+def test_answers(there, tmp_path):
+    """Of whole calls, against what the pack says."""
+    settings = items.Settings(tmp_path, small=True, pack=there.folder)
+    found = items.answers(ROW, settings)
+    assert found["ok"] and 0 < found["highest"]["ours"] <= found["highest"]["limit"]
+    row, arrays = there.row(ROW), there.arrays(ROW)
+    there.add(row, arrays | {"answer 0": arrays["answer 0"] + 1}, ())
+    assert not items.answers(ROW, settings)["ok"]
+
+
+LOWERS = """
+    import json, os, warnings
+    import jax
+    import jax_cocktail
+    from benchmarks.gpu import items
+    from benchmarks.gpu.rows import ROWS
+    from jax_cocktail.build import cuda, host
+    from jax_cocktail.lowering import gpu_call
+    from jax_cocktail.device.spec import from_json
+    from pathlib import Path
+
+    host.zig = lambda: None  # the package may be installed
+    cuda._candidates = lambda *_: iter(())
+    assert items.load_bundle(items.Settings(Path("."), pack=Path(os.environ["PACK"]))) == ""
+    spec = from_json(os.environ["SPEC"])
+    gpu_call.gpu = lambda arch="", platform="cuda": gpu_call.Gpu(spec.name, spec.arch, spec.units)
+    gpu_call.spec_of = lambda arch="", platform="cuda": spec
+    function, arguments = ROWS["attention/1"].make(True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", jax_cocktail.CocktailWarning)
+        jitted = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "profile": "off"})
+        text = jitted.trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+    info = jax_cocktail.cache_info()
+    print(json.dumps([text.count('custom_call @jax_cocktail_gpu'), info.compiled, info.surveys.made,
+                      info.programs.made, info.programs.stored]))
 """
 
 
-def test_broken_programs(there, capsys):
-    """One that hangs, one that is refused and one that is wrong: each is told, and the next still runs."""
-    row, arrays = there.row(ROW), there.arrays(ROW)
-    row = replace(row, programs=tuple(p for p in row.programs if p.phase != "traced"))
-    hanging, working = (program.digest for program in row.programs[:2])
-    works, other_works = map(there.binary, (hanging, working))
-    there.add_binary(hanging, compiled(HANGING).read_bytes())
-    broken = replace(row.programs[1], digest="refused", plan="refused")
-    there.add(replace(row, programs=(row.programs[0], broken)), arrays, [("refused", b"no code")])
-    other = there.row(NEXT)
-    wrong = {"result 0": there.arrays(NEXT)["result 0"] + np.float32(0.1)}
-    there.add(replace(other, programs=other.programs[:1]), wrong, ())
-    finished, found = ran(there, item_seconds=8.0)
-    assert finished and found[ROW][row.programs[0].label]["error"] == "stopped after 8 s"
-    assert "CUDA_ERROR_INVALID_IMAGE" in found[ROW][broken.label]["error"]
-    (record,) = found[NEXT].values()
-    assert record["ok"] is False and record["difference"] > record["limit"]
-    assert "WRONG" in capsys.readouterr().out
-    there.add(replace(row, programs=row.programs[:2]), arrays, [(hanging, works), (working, other_works)])
-    _, again = ran(there)
-    assert again[NEXT] == found[NEXT] and again[ROW][row.programs[1].label]["digest"] == working
-    assert all(again[ROW][program.label]["ok"] for program in row.programs[:2])
+def test_nothing_is_compiled_with_the_bundle(tmp_path, monkeypatch):
+    """On either kind of card, in a process without any compiler."""
+    nvcc()
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(bundle, "AUTO", ("attention/1",))
+    digest = bundle.make(tmp_path / packed.BUNDLE, ("attention/1",), H200, small=True)
+    packed.write(tmp_path / "pack.json", {"bundle": digest})
+    (tmp_path / "empty").mkdir()
+    for name in bundle.CARDS:
+        places = {
+            "JAX_COCKTAIL_CACHE_DIR": str(tmp_path / "other"),
+            "PATH": str(tmp_path / "empty"),
+            "CXX": "",
+        }
+        places |= {"PACK": str(tmp_path), "SPEC": to_json(replace(H200, name=name))}
+        places |= {"JAX_COCKTAIL_PLANS": "cached", "JAX_COCKTAIL_COMPILE": "now"}
+        assert json.loads(python(LOWERS, **places).splitlines()[-1]) == [1, 0, 0, 0, 1]
 
 
-def test_command(there):
-    """The exit status tells whether another call would go on; tables show what there is."""
-    out = there.folder.parent / "out"
-    command = [sys.executable, str(CHECK), "--run", str(there.folder), "--out", str(out), "--only", ROW]
-    late = subprocess.run([*command, "--budget", "1e-9"], capture_output=True, text=True)
-    assert late.returncode == gpu_check.UNFINISHED and "no time left" in late.stdout
-    done = subprocess.run([*command, "--budget", "30"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = out.glob("*.json")
-    results = json.loads(path.read_text())
-    label = there.row(ROW).programs[0].label
-    line = next(line for line in report.text(results).splitlines() if line.startswith(f"{ROW}, {label}"))
-    assert line.endswith("agrees")
-    assert results_table.Run(results, path).kernel(ROW) == results["sections"]["kernels"][ROW][label]
+def test_a_bundle_of_other_sources(there, tmp_path):
+    """jax compiles then; the reason is said."""
+    settings = items.Settings(tmp_path, small=True, pack=there.folder)
+    assert "No such file" in items.load_bundle(settings)
+    (there.folder / packed.BUNDLE).write_bytes(b"something")
+    assert "is no bundle" in items.load_bundle(settings)
+    assert items.load_bundle(replace(settings, pack=None)) == ""
 
 
-def test_figures(there, monkeypatch):
-    """One at a time, from the packed binaries."""
-    emulate(monkeypatch)
-    monkeypatch.setattr(gpu_micro, "program", None)
-    with gpu_card.Card() as card:
-        names = gpu_micro.names(card)
-        made = worker.Worker(card, there, there.folder)
-        assert "launch in a graph" in names and "seconds" in made.do("figure", "launch in a graph", "")
-        assert "none" in made.do("figure", "no such figure", "")
-        kinds = made.do("card", "", "")["figures"]
-        assert set(kinds) <= set(there.facts) and "division" in kinds["latency"] and names == kinds["micro"]
-        seen = []
-        monkeypatch.setattr(latency, "measure", lambda card, binary, probe: seen.append((binary, probe.kind)))
-        made.do("figure", "division", "")
-        assert seen == [(PROBES, "division")]
+# ---- what is compared --------------------------------------------------------------------------------------
 
 
 def test_difference():
     """Errors are relative to the largest element, however small it is; NaNs and integers are exact."""
     result = packed.Result(packed.Type("float32", (4,)), 3, 1e-6)
-    row = packed.Row("r", "", (), (result,), ())
-    expected = {"result 0": np.array([1e-6, 2e-7], np.float32)}
+    expected = [np.array([1e-6, 2e-7], np.float32)]
     array = np.array([1e-6, 9, 9, 2e-7], np.float32)  # only every third element is known
-    assert packed.difference([array], row, expected) == 0
-    assert packed.difference([np.zeros(4, np.float32)], row, expected) == pytest.approx(1)
+    assert packed.difference([array], (result,), expected) == 0
+    assert packed.difference([np.zeros(4, np.float32)], (result,), expected) == pytest.approx(1)
     array[3] = np.nan
-    assert packed.difference([array], row, expected) == np.inf
-    whole = packed.Row("r", "", (), (packed.Result(packed.Type("int32", (2,)), 1, 3.0),), ())
-    assert packed.difference([np.array([1, 2])], whole, {"result 0": np.array([1, 3])}) == np.inf
+    assert packed.difference([array], (result,), expected) == np.inf
+    whole = packed.Result(packed.Type("int32", (2,)), 1, 3.0)
+    assert packed.difference([np.array([1, 2])], (whole,), [np.array([1, 3])]) == np.inf
 
 
 def test_a_plan_that_cannot_be_built_is_left_out(monkeypatch, capsys):
@@ -210,35 +227,3 @@ def test_a_plan_that_cannot_be_built_is_left_out(monkeypatch, capsys):
     assert "132 units, other: too many registers" in capsys.readouterr().out
     with pytest.raises(BuildError):
         pack._built(ROWS[ROW], "best", "132 units", None)
-
-
-def test_other_phases_go_on(tmp_path, monkeypatch):
-    """What the same source finished is not measured again, and no time left takes nothing away."""
-    check = gpu_check.Check(gpu_check.parse(["--out", str(tmp_path)]), [ROW], tmp_path)
-    finished, older, failed = (
-        {"ok": True, "code": check.code},
-        {"ok": True, "code": "older"},
-        {"error": "stopped", "code": check.code},
-    )
-    figure = {"clocks": 5.0, "digest": "of the probes"}
-    check.sections["correct"] = {"a": finished, "b": older, "c": failed}
-    check.sections["measure"] = {
-        "card": {"figures": {"x": figure, "y": {"seconds": 1.0}}, "code": check.code}
-    }
-    records = {
-        "b": {"skipped": "no time left"},
-        "c": {"ok": False},
-        "card": {"figures": {"y": {"seconds": 2.0}}},
-    }
-    asked = []
-
-    def run_all(tasks, *_):
-        asked.extend(task.name for task in tasks)
-        return {task.name: records[task.name] for task in tasks}
-
-    monkeypatch.setattr(gpu_check, "run_all", run_all)
-    check.section("correct", [check.task("correct", name) for name in "abc"], 1, check.deadline)
-    check.section("measure", [check.task("measure", "card")], 1, check.deadline)
-    assert asked == ["b", "c", "card"]
-    assert check.sections["correct"] == {"a": finished, "b": older, "c": {"ok": False, "code": check.code}}
-    assert check.sections["measure"]["card"]["figures"] == {"x": figure, "y": {"seconds": 2.0}}

@@ -1,0 +1,398 @@
+"""Runs of a pack on the fake driver, by the processes of a real run: what they find, and what goes wrong."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu_check
+from benchmarks.gpu import packed, pool, report, results, run_pack, serving
+from benchmarks.gpu.results import Results
+from benchmarks.gpu.run_pack import PackRun
+from benchmarks.gpu.serving import Limits
+from tests.api import small_pack
+from tests.api.fake_card import FakeCard
+from tests.cpu.fake_gpu.driver import compiled
+
+CHECK = Path(gpu_check.__file__)
+ROW, NEXT = "conjugate_gradient", "hidden_markov"  # in the order of a run
+QUICK = Limits(start=60, item=8, hung=2, inputs=60)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A pack of two rows, never written to."""
+    return small_pack.made(tmp_path_factory.mktemp("pack"), (ROW, NEXT))
+
+
+@pytest.fixture
+def there(made, tmp_path, monkeypatch):
+    """The pack where the card is."""
+    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(FakeCard(tmp_path).path))
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FAKE_FACTS", small_pack.CARD)
+    return packed.Pack(small_pack.copied(made, tmp_path / "pack"))
+
+
+def begun(there, code="", resume=None):
+    found = Results(there.folder.parent / "out", code or packed.source_digest(), small=True)
+    found.reserve()
+    if resume:
+        found.resume(resume, lambda record: record.get("digest") in there.digests())
+    return found
+
+
+def ran(there, only=(ROW, NEXT), seconds=60.0, limits=QUICK, **how):
+    """Whether a run was complete, and its file."""
+    found = begun(there, **how)
+    finished = PackRun(there, found, seconds, only, limits).run()
+    return finished, json.loads(found.path.read_text())
+
+
+def kernels(data):
+    return data["sections"]["kernels"]
+
+
+# ---- what a run finds --------------------------------------------------------------------------------------
+
+
+def test_order(there):
+    """What counts most comes first."""
+    figures = {"micro": ["barrier"], "litmus": ["signals"], "latency": ["tanh"]}
+    (other, main), programs = [there.row(name) for name in (NEXT, ROW)], []
+    run = PackRun(there, begun(there), 1.0)
+    run._rows = {"attention/1": replace(main, name="attention/1"), NEXT: other}
+    for kind, name, digest in run._items(figures):
+        phases = {p.digest: p.phase for p in run._rows[name].programs} if kind == "program" else {}
+        programs.append((kind, name, phases.get(digest, "")))
+    assert programs[:4] == [
+        ("micro", "barrier", ""),
+        ("litmus", "signals", ""),
+        ("program", "attention/1", "best"),
+        ("program", NEXT, "best"),
+    ]
+    phases = [phase for kind, _, phase in programs[4:] if kind == "program"]
+    assert phases == sorted(phases, key=packed.PHASES.index) and programs[-1] == ("latency", "tanh", "")
+    assert set(packed.MAIN) == set(packed.ORDER[:9])
+
+
+def test_run(there):
+    """All programs agree with float64 and have times and clocks; timelines have a file of their own."""
+    finished, data = ran(there)
+    assert finished and data["ended"] == "all items of the pack are there"
+    assert data["code"] == packed.source_digest() and re.fullmatch(r"\d{4}-\d\d-\d\d", data["date"])
+    for row in there.rows():
+        assert len(kernels(data)[row.name]) == len(row.programs)
+        for record in kernels(data)[row.name].values():
+            assert record["ok"] and record["same_inputs"] and record["sm_clock"] > 0
+            assert 0 < record["seconds"] <= 1.5 * record["call_seconds"]
+            assert record["difference"] <= record["limit"] and "timeline" not in record
+    (path,) = (there.folder.parent / "out").glob("timelines_*.json")
+    lines = json.loads(path.read_text())[ROW][f"{there.row(ROW).best().plan}, traced"]
+    assert "stamps of level 2" in lines[0] and len(lines) > 3
+
+
+PRINTED = re.compile(rb"^ *[\d.]+ s  (.*):", re.MULTILINE)
+
+
+def command(there, *more):
+    out = there.folder.parent / "out"
+    words = [sys.executable, str(CHECK), "--run", str(there.folder), "--out", str(out), "--only", ROW, NEXT]
+    return [*map(str, (*words, "--budget", "60", *more))]
+
+
+def cut_off(there, items, *more):
+    """Runs the command until it has said so many items, and kills it; returns the file."""
+    process = subprocess.Popen(command(there, *more), stdout=subprocess.PIPE, start_new_session=True)
+    seen = 0
+    for line in process.stdout:
+        seen += bool(PRINTED.match(line))
+        if seen == items:
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert seen >= items
+    (path,) = (there.folder.parent / "out").glob("gpu_check_*.json")
+    return path
+
+
+def test_cut_off_and_resumed(there):
+    """However often: together the runs are one, which repeats nothing."""
+    path = cut_off(there, 1)
+    first = json.loads(path.read_text())
+    assert sum(map(len, kernels(first).values())) == 1 and first["ended"] == "it was cut off"
+    second = json.loads(cut_off(there, 2, "--resume", path).read_text())
+    done = subprocess.run(command(there, "--resume", path), capture_output=True, text=True)
+    assert done.returncode == 0 and "jax has no GPU here" in done.stdout, done.stdout + done.stderr
+    last = json.loads(path.read_text())
+    for before in (first, second):
+        for row, records in kernels(before).items():
+            assert records.items() <= kernels(last)[row].items()
+    names = {row.name: {p.label for p in row.programs} for row in there.rows()}
+    assert {row: set(records) for row, records in kernels(last).items()} == names
+    assert last["ended"] == "all items are there" and last["seconds"] > second["seconds"]
+    again = subprocess.run(command(there, "--resume", path), capture_output=True, text=True)
+    assert not PRINTED.search(again.stdout.split("jax: ")[0].encode()) and again.returncode == 0
+    text = report.text(last)
+    assert f"{ROW}, {there.row(ROW).best().label}" in text and "agrees" in text
+
+
+def test_without_time(there):
+    done = subprocess.run([*command(there), "--budget", "1e-9"], capture_output=True, text=True)
+    assert done.returncode == gpu_check.UNFINISHED and "no time left" in done.stdout
+
+
+def test_only_what_is_of_the_same_sources_is_resumed(there):
+    """Else new kernels would stand beside old calls. A program whose machine code is the same is kept."""
+    found = begun(there, code="old")
+    best = there.row(ROW).best()
+    found.keep({"card": {"name": "Fake Card 1"}}, "versions", "all")
+    found.found_on("Fake Card 1")
+    found.keep({"seconds": 1.0, "digest": best.digest}, "kernels", ROW, best.label)
+    found.keep({"seconds": 2.0, "digest": "gone"}, "kernels", ROW, "another plan")
+    found.keep({"seconds": {"stock": 3.0, "ours": 1.0}}, "times", ROW)
+    found.timelines = {ROW: {best.label: ["kept"], "another plan": ["dropped"]}}
+    found.write()
+    resumed = begun(there, code="new", resume=found.path)
+    assert set(resumed.sections) == {"kernels"} and set(resumed.sections["kernels"][ROW]) == {best.label}
+    assert resumed.timelines == {ROW: {best.label: ["kept"]}} and resumed.path != found.path
+    same = begun(there, code="old", resume=found.path)
+    assert set(same.sections["kernels"][ROW]) == {best.label, "another plan"} and "times" in same.sections
+    assert same.path == found.path
+    same.found_on("Fake Card 2")
+    assert not same.sections and "is left out" in same.events[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "Expecting"),
+        ("{}", "'sections'"),
+        ('{"sections": {}, "seconds": 1, "small": false}', "other sizes"),
+        (None, "No such file"),
+    ],
+)
+def test_what_cannot_be_resumed(there, tmp_path, text, why):
+    path = tmp_path / "file.json"
+    if text is not None:
+        path.write_text(text)
+    done = subprocess.run(command(there, "--resume", path), capture_output=True, text=True)
+    assert done.returncode == 1 and "cannot be resumed" in done.stderr and why in done.stderr
+
+
+# ---- what goes wrong ---------------------------------------------------------------------------------------
+
+KERNELS = """
+#define KERNEL(NAME) \\
+  extern "C" __attribute__((visibility("default"))) void NAME(void* const*, unsigned, unsigned, unsigned) { \\
+    BODY \\
+  }
+KERNEL(ck_resident)
+KERNEL(ck_portable)
+"""
+HANGS, CRASHES = "for (volatile int i = 0;; i = 1) {}", "__builtin_trap();"
+
+
+def broken(there, row, body, crossing=""):
+    """Puts another machine code into the best program of a row."""
+    found = there.row(row)
+    best = replace(found.best(), digest=f"of {row}", crossing=crossing)
+    kept = tuple(p for p in found.programs if p.phase == "other")
+    binary = compiled(KERNELS.replace("BODY", body)).read_bytes()
+    there.add(replace(found, programs=(best, *kept)), there.arrays(row), [(best.digest, binary)])
+    return best.label
+
+
+def test_a_hang(there):
+    """It is stopped. Programs that wait in the same way are skipped and named, others run under a shorter
+    limit. Another run tries the skipped ones, and those that failed at last."""
+    label = broken(there, ROW, HANGS, crossing="barrier")
+    finished, data = ran(there, limits=replace(QUICK, item=2))
+    found = kernels(data)
+    assert finished and found[ROW][label]["error"] == "stopped after 2 s" and found[ROW][label]["hung"]
+    assert found[ROW]["4 units"]["ok"] and found[NEXT]["1 unit"]["ok"]  # cross by something else, or not
+    why = f"{ROW}, {label}, hung, and waits in the same way (barrier)"
+    assert found[NEXT]["4 units"]["skipped"] == why
+    assert why in report.text(data)
+    (path,) = (there.folder.parent / "out").glob("gpu_check_*.json")
+    _, again = ran(there, resume=path, limits=replace(QUICK, item=2))
+    assert kernels(again)[NEXT]["4 units"]["ok"] and kernels(again)[ROW][label]["hung"]
+
+
+def test_the_limit_after_a_hang(there):
+    """The machine may be lost: no other item gets as long."""
+    labels = [broken(there, name, HANGS) for name in (ROW, NEXT)]
+    _, data = ran(there, limits=replace(QUICK, item=2, hung=1))
+    errors = [kernels(data)[name][label]["error"] for name, label in zip((ROW, NEXT), labels, strict=True)]
+    assert errors == ["stopped after 2 s", "stopped after 1 s"]
+
+
+def test_a_crash_a_refusal_and_a_wrong_answer(there, capsys):
+    """Each is told, and the next item runs."""
+    label = broken(there, ROW, CRASHES)
+    row, arrays = there.row(NEXT), there.arrays(NEXT)
+    refused = replace(row.programs[0], digest="refused", plan="refused", phase="other")
+    wrong = {"result 0": 2 * arrays["result 0"]}
+    there.add(replace(row, programs=(row.best(), refused)), wrong, [("refused", b"no code")])
+    finished, data = ran(there)
+    found = kernels(data)
+    assert finished and re.fullmatch(r"the process ended with status -\d+", found[ROW][label]["error"])
+    assert "CUDA_ERROR_INVALID_IMAGE" in found[NEXT]["refused"]["error"] and found[ROW]["4 units"]["ok"]
+    best = found[NEXT][row.best().label]
+    assert best["ok"] is False and best["difference"] > best["limit"]
+    assert "WRONG" in capsys.readouterr().out and "DIFFERS" in report.text(data)
+
+
+LATE = (
+    "import runpy, sys, time; time.sleep({}); sys.argv[:1] = []; runpy.run_module('{}', run_name='__main__')"
+)
+
+
+def late(monkeypatch, seconds):
+    """The worker's process takes so long before it begins."""
+    start = serving.Worker.start
+
+    def started(self):
+        module = next(word for word in self.command if word.endswith(".worker"))
+        after = list(self.command)[list(self.command).index(module) :]
+        self.command = [sys.executable, "-c", LATE.format(seconds, module), *after]
+        return start(self)
+
+    monkeypatch.setattr(serving.Worker, "start", started)
+
+
+def test_a_cold_machine(there, monkeypatch):
+    """The first answer is on no item's clock."""
+    late(monkeypatch, 3)
+    finished, data = ran(there, only=(ROW,), limits=replace(QUICK, item=2.5))
+    assert finished and all(record["ok"] for record in kernels(data)[ROW].values())
+
+
+def test_a_machine_that_never_answers(there, monkeypatch):
+    """Two tries; the file says so."""
+    late(monkeypatch, 60)
+    begins = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(serving.subprocess, "Popen", lambda c, **k: begins.append(c) or popen(c, **k))
+    finished, data = ran(there, limits=replace(QUICK, start=0.5))
+    assert not finished and data["ended"] == "the card cannot be used: stopped after 0.5 s"
+    assert data["sections"]["versions"]["all"]["no_card"] == data["ended"]
+    assert sum("runpy" in " ".join(c) for c in begins) == 2
+
+
+def test_a_process_that_does_not_end(there, monkeypatch):
+    """The driver holds it, and perhaps the card: the run ends with what it has."""
+    label = broken(there, NEXT, HANGS)
+    kill = pool._kill
+    held = []
+    monkeypatch.setattr(pool, "KILL_SECONDS", 0.3)
+    monkeypatch.setattr(pool, "_kill", lambda process: held.append(process))
+    finished, data = ran(there, limits=replace(QUICK, item=2))
+    for process in held:
+        kill(process)
+        process.wait()
+    assert not finished and "does not end" in data["ended"] and "started again" in data["ended"]
+    assert kernels(data)[ROW]["1 unit"]["ok"] and label not in kernels(data).get(NEXT, {})
+
+
+def test_arguments_that_cannot_be_made(there, tmp_path):
+    """The rows without are told; the process that makes them may also end without a word."""
+    found = serving.Inputs(there, tmp_path, dict(os.environ), 5.0)
+    found._makers = {ROW: subprocess.Popen(["false"]), NEXT: subprocess.Popen(["sleep", "60"])}
+    assert found.problem(ROW) == "the process that makes arguments ended with status 1"
+    (tmp_path / "hidden_markov.error").write_text("OSError: No space left on device")
+    assert found.problem(NEXT) == "OSError: No space left on device"
+    (tmp_path / "hidden_markov.error").unlink()
+    found.limit = 0.1
+    assert found.problem(NEXT) == "no arguments after 0.1 s"
+    found.end()
+
+
+def full(monkeypatch, has_reserve):
+    """A disk without room but for the reserve."""
+    write = results.write
+
+    def refused(path, data):
+        if not has_reserve or (path.parent / results.RESERVE).exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(results, "write", refused)
+
+
+def test_a_full_disk(there, monkeypatch):
+    """The reserve is given up for the file, which says so."""
+    full(monkeypatch, has_reserve=True)
+    finished, data = ran(there, only=(ROW,))
+    assert finished and "has no room left" in data["events"][0] and kernels(data)[ROW]["1 unit"]["ok"]
+
+
+def test_a_disk_that_stays_full(there, monkeypatch, capsys):
+    """What was written before stays."""
+    ran(there, only=(ROW,))
+    full(monkeypatch, has_reserve=False)
+    finished, data = ran(there)
+    assert not finished and "cannot be written" in capsys.readouterr().out
+    assert kernels(data)[ROW]["1 unit"]["ok"]
+
+
+def test_clusters_that_do_not_fit(there, monkeypatch):
+    """Figures of clusters are missing, and nothing else."""
+    monkeypatch.setenv("FAKE_FACTS", f"{small_pack.CARD} in_cluster=0")
+    _, data = ran(there, only=())
+    litmus = data["sections"]["litmus"]
+    failed = {name for name, record in litmus.items() if not record.get("ok")}
+    assert failed and all("cluster" in name for name in failed) and "none" in litmus[min(failed)]
+    figures = data["sections"]["measure"]["card"]["figures"]
+    assert {"barrier, 4 blocks", "launch in a graph"} <= set(figures) and figures["L2 read"]["sm_clock"] > 0
+    assert data["sections"]["measure"]["card"]["spec"]["units"] == 4
+    assert list(data["sections"])[:3] == ["versions", "measure", "litmus"]
+    host = data["sections"].get("host", {})
+    assert not host or all(record["ok"] for record in host.values())
+
+
+# ---- the file ----------------------------------------------------------------------------------------------
+
+
+def test_the_file_is_small(tmp_path):
+    """What failed items printed goes first."""
+    found = Results(tmp_path, "code")
+    for number in range(300):
+        found.sections.setdefault("times", {})[str(number)] = {"error": "it", "output": "x" * 10_000}
+    found.write()
+    assert found.path.stat().st_size < results.MOST_BYTES
+    data = json.loads(found.path.read_text())
+    assert data["sections"]["times"]["7"] == {"error": "it"} and "is left out" in data["events"][-1]
+
+
+def test_the_newest_run_of_each_card(tmp_path):
+    def written(name, card, date):
+        data = {"sections": {"versions": {"all": {"card": card and {"name": card}}}}}
+        (tmp_path / f"gpu_check_{name}.json").write_text(json.dumps(data | ({"date": date} if date else {})))
+
+    written("a", "H100", "2026-11-26")
+    written("b", "H100", "")
+    written("c", "H200", "2026-11-20")
+    written("d", None, "2026-11-27")
+    found = results.newest(tmp_path)
+    assert {card: path.name for card, path in found.items()} == {
+        "H100": "gpu_check_a.json",
+        "H200": "gpu_check_c.json",
+    }
+
+
+def test_words():
+    """What is said of an item on the way."""
+    said = run_pack._words
+    assert said({"trials": 9, "forbidden": 2, "ok": False}) == "9 trials, 2 FORBIDDEN"
+    times = {"seconds": 1e-6, "predicted_seconds": 2e-6}
+    assert said({**times, "ok": None}) == "1 us, predicted 2, not judged: this machine makes other inputs"
+    assert said({"seconds": 1e-6, "ok": False}) == "1 us, WRONG"
