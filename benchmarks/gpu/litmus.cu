@@ -1,7 +1,7 @@
 // Litmus tests of the synchronisation between units: short exchanges, repeated many times, whose forbidden
 // outcomes are counted. litmus.py says why an outcome is forbidden.
-// What stands before this text defines the numbers of a program, LITMUS_<NAME> for each test, and the sizes
-// LITMUS_COMMON_BYTES and LITMUS_AREA_BYTES.
+// Before this text stands litmus_common.cuh, and before that the numbers of a program, LITMUS_<NAME> for each
+// test, and the sizes LITMUS_COMMON_BYTES and LITMUS_AREA_BYTES.
 //
 // Trials count from 1. The roles of a trial rotate among the units of a group, so that every unit plays each
 // of them. A unit that will read plain words first reads them in vain, and synchronises only once before it
@@ -12,124 +12,6 @@
 // results[0]: u32 [units, 4]: trials that this unit judged; words that were too old; words that were too new;
 // what the test merely observes.
 // results[1]: zeros: CkCommon, then a CkArea of each unit.
-#include "cocktail_base.h"
-#include "cocktail_elementary.h"
-#include "cocktail_gemv_held.h"
-#include "cocktail_units.h"
-
-enum : i32 {
-  PAYLOAD = 2 * CK_THREADS,  // words of a message
-  SHIFT = CK_WARP + 5,       // a thread reads what a thread of another warp wrote
-  WORDS = 32,                // tagged words of a message
-  EACH = 4,                  // tagged words of a unit in an exchange of all
-  HELD_K = 64,               // a matrix that stays in registers
-  HELD_N = 32,
-  STAGGER = 512,  // nanoseconds
-};
-
-struct alignas(128) CkCommon {
-  f32 vector[2][HELD_K];
-  u64 exchange[2 * EACH * CK_MOST_UNITS];
-};
-
-// What a unit shows to others.
-struct alignas(128) CkArea {
-  u32 payload[PAYLOAD];  // plain
-  u32 beside[PAYLOAD];   // plain, and not ordered
-  u64 words[2 * WORDS];  // tagged
-  CkLine word;           // relaxed
-  CkLine flags[2];       // plain; those of two trials, so that no reader is overtaken
-};
-static_assert(sizeof(CkCommon) == LITMUS_COMMON_BYTES, "litmus.py knows this size");
-static_assert(sizeof(CkArea) == LITMUS_AREA_BYTES, "litmus.py knows this size");
-
-struct CkLitmus {
-  CkUnit* unit;
-  CkCommon* common;
-  CkArea* areas;
-  const f32* weights;
-  u32 rounds;
-  u32 trials, stale, early, seen;  // of this thread; trials: of lane 0 alone
-};
-
-// Weak accesses that race, which C++ has no words for. The emulation must not take them for mistakes.
-#if defined(CK_EMULATED)
-CK_INLINE u32 ck_load_weak(const u32* at) { return ck_load_relaxed(at); }
-CK_INLINE void ck_store_weak(u32* at, u32 x) { ck_store_relaxed(at, x); }
-#else
-CK_INLINE u32 ck_load_weak(const u32* at) {
-  u32 x;
-  asm volatile("ld.weak.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
-  return x;
-}
-CK_INLINE void ck_store_weak(u32* at, u32 x) {
-  asm volatile("st.weak.u32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
-}
-#endif
-
-// ---- what all tests use -----------------------------------------------------------------------------------
-
-// Zero before the first trial; the values of a word differ between trials, and those of a trial between words.
-CK_INLINE u32 ck_value(u32 trial, i32 word) { return trial * (0x9e3779b1u + 2u * u32(word)); }
-CK_INLINE u32 ck_before(u32 trial, u32 period) { return trial > period ? trial - period : 0; }
-
-// Delays half of the trials of a unit by up to `most` nanoseconds.
-CK_INLINE void ck_stagger(const CkLitmus& t, u32 trial, u32 most = STAGGER) {
-  u32 x = (trial * 0x9e3779b1u + u32(t.unit->index)) * 0x85ebca6bu;
-  x = (x ^ x >> 15) * 0xc2b2ae35u;
-  if (x >> 31) ck_sleep(x % most);
-}
-
-// Units form groups of `group`, in which roles rotate.
-CK_INLINE i32 ck_role(const CkLitmus& t, i32 group, u32 trial) {
-  return (t.unit->index % group + i32(trial % u32(group))) % group;
-}
-CK_INLINE i32 ck_member(const CkLitmus& t, i32 group, i32 role, u32 trial) {
-  return t.unit->index / group * group + (role + group - i32(trial % u32(group))) % group;
-}
-
-CK_INLINE void ck_meet(CkUnit* unit) {
-  ck_arrive(unit);
-  ck_wait(unit);
-}
-
-// Calls `trial(i)` in the units of whole groups. MEETS: a trial has one barrier of all units.
-template <i32 GROUP, bool MEETS, class Trial>
-CK_INLINE void ck_trials(const CkLitmus& t, Trial trial) {
-  const bool idle = t.unit->index >= t.unit->count / GROUP * GROUP;
-  CK_NO_UNROLL for (u32 i = 1; i <= t.rounds; ++i) {
-    if (!idle) {
-      trial(i);
-    } else if (MEETS) {
-      ck_meet(t.unit);
-    }
-  }
-}
-
-CK_INLINE void ck_put(u32* payload, u32 trial) {
-  for (i32 i = ck_lane(); i < PAYLOAD; i += CK_THREADS) payload[i] = ck_value(trial, i);
-}
-// How many of the thread's words are not those of a trial.
-template <class Load>
-CK_INLINE u32 ck_wrong_with(u32 trial, Load load) {
-  u32 wrong = 0;
-  for (i32 i = ck_lane(); i < PAYLOAD; i += CK_THREADS) {
-    const i32 at = (i + SHIFT) % PAYLOAD;
-    wrong += load(at) != ck_value(trial, at);
-  }
-  return wrong;
-}
-CK_INLINE u32 ck_wrong(const u32* payload, u32 trial) {
-  return ck_wrong_with(trial, [=](i32 at) { return payload[at]; });
-}
-CK_INLINE u32 ck_wrong_beside(const u32* payload, u32 trial) {
-  return ck_wrong_with(trial, [=](i32 at) { return ck_load_weak(payload + at); });
-}
-
-// A word as ck_poll sees it, whatever it is, and the fence of ck_poll.
-CK_INLINE u32 ck_look(const u32* at) {
-  return ck_poll(at, [](u32) { return true; }, CkWatch{nullptr, 0, "nothing"});
-}
 
 // ---- message passing --------------------------------------------------------------------------------------
 
@@ -310,6 +192,18 @@ CK_INLINE void ck_independent_barrier(CkLitmus& t) {
 
 // ---- transitivity -----------------------------------------------------------------------------------------
 
+// The number of the thread's words in an area that are not those of a trial.
+template <bool WORDS_FIRST>
+CK_INLINE u32 ck_chain_wrong(const CkArea* area, u32 trial, u32 step) {
+  if constexpr (!WORDS_FIRST) return ck_wrong(area->payload, trial);
+  const u64* words = area->words + (step & 1u) * WORDS;
+  u32 wrong = 0;
+  for (i32 k = ck_lane(); k < WORDS; k += CK_THREADS) {
+    wrong += ck_load_relaxed(words + k) != (u64(step) << 32 | ck_value(trial, k));
+  }
+  return wrong;
+}
+
 // Role 0 tells role 1, which tells role 2, which reads what role 0 wrote. WORDS_FIRST: role 0 tells by the
 // tagged words themselves, which release nothing.
 template <bool WORDS_FIRST>
@@ -323,42 +217,26 @@ CK_INLINE void ck_chain(CkLitmus& t) {
     if (role == 0) {
       ck_await_signal(unit, ready, i);
       ck_stagger(t, i);
-      if constexpr (WORDS_FIRST) {
-        ck_send_words(area, i, step);
-      } else {
-        ck_put(area->payload, i);
-        ck_signal(unit, unit->index, i);
-      }
+      if constexpr (WORDS_FIRST) return ck_send_words(area, i, step);
+      ck_put(area->payload, i);
+      ck_signal(unit, unit->index, i);
     } else if (role == 1) {
-      if constexpr (WORDS_FIRST) {
-        t.stale += ck_receive_words(unit, area->words, i, step);
-      } else {
-        ck_await_signal(unit, first, i);
-      }
+      if constexpr (WORDS_FIRST) t.stale += ck_receive_words(unit, area->words, i, step);
+      if constexpr (!WORDS_FIRST) ck_await_signal(unit, first, i);
       ck_signal(unit, unit->index, i);
     } else {
-      const u64* words = area->words + (step & 1u) * WORDS;
       ck_stagger(t, i);
-      if constexpr (WORDS_FIRST) {
-        for (i32 k = ck_lane(); k < WORDS; k += CK_THREADS) t.early += ck_load_relaxed(words + k) >> 32 == step;
-      } else {
-        t.early += ck_wrong(area->payload, ck_before(i, 3));
-      }
+      const u32 before = ck_before(i, WORDS_FIRST ? 6 : 3);  // words are sent to two places in turn
+      t.early += ck_chain_wrong<WORDS_FIRST>(area, before, ck_before(step, 2));
       ck_signal(unit, ready, i);
       ck_await_signal(unit, second, i);
-      if constexpr (WORDS_FIRST) {
-        for (i32 k = ck_lane(); k < WORDS; k += CK_THREADS) {
-          t.stale += ck_load_relaxed(words + k) != (u64(step) << 32 | ck_value(i, k));
-        }
-      } else {
-        t.stale += ck_wrong(area->payload, i);
-      }
+      t.stale += ck_chain_wrong<WORDS_FIRST>(area, i, step);
       t.trials += ck_lane() == 0;
     }
   });
 }
 
-// ---- early loads, and what stays over barriers -------------------------------------------------------------
+// ---- early loads, and what stays over barriers ------------------------------------------------------------
 
 CK_INLINE f32 ck_weight(i32 i) { return f32(u32(i) * 7u % 11u); }
 
@@ -470,9 +348,7 @@ CK_INLINE void ck_read_near(CkLitmus& t, CkNear* near, i32 partner, u32 i) {
 
 // The launch is of clusters, whose blocks meet by their barrier in hardware.
 CK_INLINE void ck_message_in_cluster(CkLitmus& t) {
-  CkUnit unit = *t.unit;
-  unit.cluster = true;
-  t.unit = &unit;
+  t.unit->cluster = true;
   CkNear* near = (CkNear*)ck_scratch();
   for (i32 k = ck_lane(); k < i32(sizeof(CkNear) / 4); k += CK_THREADS) ((u32*)near)[k] = 0;
   ck_cluster_barrier();
@@ -487,18 +363,20 @@ CK_INLINE void ck_message_in_cluster(CkLitmus& t) {
 
 CK_INLINE void ck_litmus(CkLitmus& t, i64 number) {
   switch (number) {
-    case LITMUS_MESSAGE_BARRIER: return ck_message<BY_BARRIER>(t);
-    case LITMUS_MESSAGE_SIGNAL: return ck_message<BY_SIGNAL>(t);
-    case LITMUS_MESSAGE_WORDS: return ck_message<BY_WORDS>(t);
-    case LITMUS_EXCHANGE: return ck_exchange_of_all(t);
-    case LITMUS_STORE_BUFFERING: return ck_store_buffering(t);
-    case LITMUS_INDEPENDENT_SIGNALS: return ck_independent_signals(t);
-    case LITMUS_INDEPENDENT_BARRIER: return ck_independent_barrier(t);
-    case LITMUS_CHAIN_SIGNALS: return ck_chain<false>(t);
-    case LITMUS_CHAIN_WORDS: return ck_chain<true>(t);
-    case LITMUS_EARLY_LOADS: return ck_early_loads(t);
-    case LITMUS_RESIDENT: return ck_resident_values(t);
-    case LITMUS_CLUSTER: return ck_message_in_cluster(t);
+#define CASE(NAME, FUNCTION) \
+  case LITMUS_##NAME: return FUNCTION(t);
+    CASE(MESSAGE_BARRIER, ck_message<BY_BARRIER>)
+    CASE(MESSAGE_SIGNAL, ck_message<BY_SIGNAL>)
+    CASE(MESSAGE_WORDS, ck_message<BY_WORDS>)
+    CASE(EXCHANGE, ck_exchange_of_all)
+    CASE(STORE_BUFFERING, ck_store_buffering)
+    CASE(INDEPENDENT_SIGNALS, ck_independent_signals)
+    CASE(INDEPENDENT_BARRIER, ck_independent_barrier)
+    CASE(CHAIN_SIGNALS, ck_chain<false>)
+    CASE(CHAIN_WORDS, ck_chain<true>)
+    CASE(EARLY_LOADS, ck_early_loads)
+    CASE(RESIDENT, ck_resident_values)
+    CASE(CLUSTER, ck_message_in_cluster)
   }
 }
 

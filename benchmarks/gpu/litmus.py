@@ -100,7 +100,10 @@ def text(threads: int = THREADS, spin_limit: int = SPIN_LIMIT) -> str:
         **{f"LITMUS_{kind.upper()}": number for number, kind in enumerate(_KINDS)},
     }
     lines = [f"#define {name} {value}" for name, value in numbers.items()]
-    return "\n".join([*lines, Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")])
+    files = ("litmus_common.cuh", "litmus.cu")
+    return "\n".join(
+        [*lines, *(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in files)]
+    )
 
 
 def program(arch: str) -> bytes:

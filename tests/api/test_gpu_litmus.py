@@ -118,7 +118,7 @@ CHAIN_PUT, CHAIN_SIGNAL = "ck_put(area->payload, i);", "ck_signal(unit, unit->in
 STORE = "mine->payload[row + ck_lane()] = ck_value(i, ck_lane());"
 LATE = {
     f"{PUT}\n    {SIGNAL}\n    {MEET}": f"{SIGNAL}\n{MEET}\nck_sleep(0);\n{PUT}",
-    f"{CHAIN_PUT}\n        {CHAIN_SIGNAL}": f"{CHAIN_SIGNAL}\nck_sleep(0);\n{CHAIN_PUT}",
+    f"{CHAIN_PUT}\n      {CHAIN_SIGNAL}": f"{CHAIN_SIGNAL}\nck_sleep(0);\n{CHAIN_PUT}",
     f"{STORE}\n    ck_meet(unit);": f"ck_meet(unit);\nck_sleep(0);\n{STORE}",
 }
 # Nobody asks whether it has been read.
