@@ -334,8 +334,8 @@ CK_INLINE void ck_begin(CkUnit* unit CK_AND_WHERE) {
   static void ck_run_resident(const void* launch) { ck_resident(*(const CkLaunch*)launch); }     \
   static void ck_run_portable(const void* launch) { ck_portable(*(const CkLaunch*)launch); }     \
   extern "C" const ck_emulation::Program ck_emulation::ck_emulation_program = {                  \
-      CK_THREADS,      CK_OPERANDS,     CK_RESULTS,   CK_MOST_UNITS,    CK_SIZES,                \
-      CK_HEADER_BYTES, CK_SHARED_BYTES, CK_OWN_BYTES, CK_SCRATCH_BYTES,                          \
+      CK_THREADS,      CK_OPERANDS,     CK_RESULTS,   CK_MOST_UNITS,    CK_RESIDENT_UNITS,       \
+      CK_SIZES,        CK_HEADER_BYTES, CK_SHARED_BYTES, CK_OWN_BYTES,  CK_SCRATCH_BYTES,        \
       CK_NEAR_WORDS_BYTES + CK_RESIDENT_BYTES,        {ck_run_resident, ck_run_portable}};
 #else
 #define CK_DESCRIBE

@@ -100,8 +100,8 @@ std::string refusal(const Order& order) {
   if (order.units < 1 || order.units > program.most_units) {
     return format("%d units, but the program takes 1 to %d", order.units, program.most_units);
   }
-  if (order.resident && order.units != program.most_units) {
-    return format("ck_resident runs with exactly %d units, not %d", program.most_units, order.units);
+  if (order.resident && order.units < program.resident_units) {
+    return format("ck_resident runs with at least %d units, not %d", program.resident_units, order.units);
   }
   if (order.cluster < 1 || order.cluster > 16 || order.units % order.cluster) {
     return format("clusters of %d blocks do not divide a grid of %d", order.cluster, order.units);

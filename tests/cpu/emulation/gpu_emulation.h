@@ -22,7 +22,7 @@ extern Here* here;
 
 // What a program is, for the runtime; CK_ENTRIES defines it.
 struct Program {
-  int threads, operands, results, most_units, sizes;
+  int threads, operands, results, most_units, resident_units, sizes;
   long long header_bytes, shared_bytes, own_bytes, scratch_bytes, resident_bytes;
   void (*kernels[2])(const void* launch);  // resident, portable
 };

@@ -83,6 +83,7 @@ std::map<std::string, int64_t> facts = {{"version", 13000}, {"sms", 132},       
 std::map<std::string, Failure> failures;
 std::string log_text;
 std::atomic<int> launches{0};
+std::atomic<bool> kernel_failed{false};  // an emulated one: the context is lost, as on a card
 thread_local int capture_mode = 0;
 thread_local bool thread_captures = false;
 
@@ -158,7 +159,10 @@ void Emulate(const FunctionTag& function, const std::vector<void*>& pointers, in
   order.resident = resident;
   order.cluster = cluster;
   function.emulation(&order);
-  if (report[0] != 0) Log("emulation: " + std::string(report.c_str()));
+  if (report[0] != 0) {
+    Log("emulation: " + std::string(report.c_str()));
+    kernel_failed = true;
+  }
   if (word != nullptr) *word = order.error;
 }
 
@@ -264,6 +268,7 @@ Result Unpinned(void* memory) {
 
 Result Synchronize(Stream stream) {
   Log("synchronize");
+  if (kernel_failed) return kLaunchFailed;
   return stream->capturing ? Result(kStreamCaptureUnsupported) : Result(kSuccess);
 }
 
