@@ -1,5 +1,5 @@
-"""Which loops of stock XLA its options capture. That captured loops of known trip count are unrolled is decided
-when the graph is made, so it cannot be seen here."""
+"""Which loops stock XLA captures, by its options. Whether a captured loop is unrolled is decided when the graph
+is made, so it cannot be seen here."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_every_loop_is_captured_if_loops_are_unrolled(row, tmp_path):
 
 @pytest.mark.parametrize("row", LOOPS)
 def test_loops_that_are_captured_as_they_are(row, tmp_path):
-    """All but those that copy slices, from jax 0.10.2 to 0.12. If XLA learns to capture these, the options for
-    unrolled loops are worth less."""
+    """All but those that copy slices, with jax 0.10.2, 0.11.2 and 0.12. If XLA learns to capture these, the
+    options for unrolled loops are worth less."""
     count, captured = loops(in_form(row, "graphs", tmp_path))
     assert captured == (0 if row in SLICED else count) and count
 
