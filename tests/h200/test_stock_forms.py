@@ -1,5 +1,5 @@
-"""Which loops stock XLA captures, by its options. Whether a captured loop is unrolled is decided when the graph
-is made, so it cannot be seen here."""
+"""Which loops stock XLA captures, by its options. Whether a captured loop is unrolled is decided when the
+graph is made, so it cannot be seen here."""
 
 from __future__ import annotations
 
