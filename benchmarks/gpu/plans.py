@@ -40,7 +40,8 @@ def planned(name: str, function: Callable[..., Any], arguments: tuple[Any, ...],
     plan, seconds = found.best, min(found.seconds)
     programs = tuple(prepared.emitted[plan.candidate, number] for number in prepared.taken(plan))
     unrolled = [unrolled_seconds(program, spec) for program in prepared.programs]
-    together = None if None in unrolled else sum(filter(None, unrolled))
+    captures = spec.platform == "cuda" and None not in unrolled  # XLA captures no loops on AMD's cards
+    together = sum(filter(None, unrolled)) if captures else None
     return Planned(plan.name, programs, seconds, found.comparison.stock.seconds, together)
 
 

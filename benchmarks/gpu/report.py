@@ -191,7 +191,8 @@ def _predicted_line(row: Mapping[str, Any], name: str, sections: Mapping[str, An
     ratio = row["stock_seconds"] / row["seconds"]
     numbers = (
         f"{_us(row['seconds']):>10}{_us(row['stock_seconds']):>10}{ratio:7.1f}"
-        f"{_us(row.get('unrolled_seconds')):>10}{_us(row['limit_seconds']):>9}{row['barriers']:10.0f}{moved:9.1f}"
+        f"{_us(row.get('unrolled_seconds')):>10}{_us(row['limit_seconds']):>9}"
+        f"{row['barriers']:10.0f}{moved:9.1f}"
     )
     code = (
         f"{row['registers'] if compiled else '-':>6}{row['spill_bytes'] if compiled else '-':>6}{shared:>9}"

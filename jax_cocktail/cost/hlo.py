@@ -55,11 +55,13 @@ _FREE = frozenset(
         "replica-id",
         "add-dependency",
         "opt-barrier",
-        "async-done",
-        "async-update",
-        "copy-done",
     }
 )
+_WAITS = ("-done", "-update")  # endings of what only waits for something that was begun before
+
+
+def _free(opcode: str) -> bool:
+    return opcode in _FREE or opcode.endswith(_WAITS)
 
 
 def _bytes(text: str) -> int:
@@ -111,7 +113,7 @@ class Module:
         total = 0
         for line in self._computations.get(name, []):
             inner = sum(map(self._nodes, (*_called(line), *_sides(line), *_of_loop(line))))
-            total += inner * (_trips(line) or 1) if inner else line[3] not in _FREE
+            total += inner * (_trips(line) or 1) if inner else not _free(line[3])
         return total
 
     def _steps(self, name: str) -> bool:
@@ -126,7 +128,7 @@ class Module:
 
     def _instruction(self, line: re.Match[str], shapes: Mapping[str, int]) -> Cost:
         name, _, opcode, rest = line.groups()
-        if opcode in _FREE:
+        if _free(opcode):
             return Cost()
         if opcode == "while":
             trips = _trips(line)

@@ -65,9 +65,10 @@ def xla_price(program: UProgram, spec: DeviceSpec) -> Price:
 
 
 def unrolled_seconds(program: UProgram, spec: DeviceSpec) -> float | None:
-    """Seconds of one call as one graph with unrolled loops, an estimate; None if XLA cannot make it so."""
+    """Seconds of one call as one graph with unrolled loops, an estimate; None if a kernel is in no graph. The
+    device has to be one on which XLA captures loops."""
     seconds = STOCK.graph_launch + _region(program.entry, spec).unrolled
-    return seconds if spec.platform == "cuda" and seconds < math.inf else None
+    return seconds if seconds < math.inf else None
 
 
 def xla_seconds(statement: Statement, spec: DeviceSpec) -> float:

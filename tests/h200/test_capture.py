@@ -52,12 +52,13 @@ def test_the_card_is_the_one_described(tmp_path):
 
 
 def test_without_versions_loops_are_not_captured(tmp_path):
-    """Which is why the description has to have them."""
+    """Which is why the description has to have them before jax 0.12, whose XLA takes them to be new."""
     bare = "\n".join(line for line in target_text(H200).splitlines() if not any(v in line for v in VERSIONS))
     assert bare.count("\n") == target_text(H200).count("\n") - 1 - len(VERSIONS)
     for text, captured in (("", True), (bare, False)):
         found = compiled(jax.jit(endless), (X,), tmp_path / str(captured), text, COMMAND_BUFFERS)
-        assert ("kWhile" in found.captured) is captured and len(found.all("kWhile")) == 1
+        assert ("kWhile" in found.captured) is (captured or jax.__version_info__ >= (0, 12))
+        assert len(found.all("kWhile")) == 1
 
 
 def test_thunks_are_read_as_they_are_nested():

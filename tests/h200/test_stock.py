@@ -51,10 +51,11 @@ def kernels(steps, trips=1):
 
 @pytest.mark.parametrize("function", [straight, counted, branching])
 def test_kernels_are_the_steps_of_the_executable(function, tmp_path):
-    cost = Module(peer.compile_for(H200, function, (X,))).cost
-    found = compiled(jax.jit(function), (X,), tmp_path)
+    module = Module(peer.compile_for(H200, function, (X,)))
+    cost, found = module.cost, compiled(jax.jit(function), (X,), tmp_path)
     assert cost.kernels == kernels(found.steps, TRIPS) > 2
     assert cost.decisions == (TRIPS if function is counted else function is branching) and not cost.unknown
+    assert module.unrolled_nodes == (cost.kernels if function is counted else 0)
 
 
 def test_bytes_are_operands_and_results():
@@ -74,7 +75,14 @@ def test_loops_in_graphs_hold_the_same_kernels(tmp_path):
 
 # Kernels of one iteration of the model's loop under stock XLA, at least (they change a little from one XLA to
 # the next), and the iterations.
-PER_STEP = {"lstm/1": (25, 64), "nasrnn/1": (4, 1000), "attention/1": (6, 32)}
+PER_STEP = {
+    "lstm/1": (25, 64),
+    "lstm/64": (25, 64),
+    "nasrnn/1": (4, 1000),
+    "nasrnn/64": (5, 1000),
+    "attention/1": (6, 32),
+    "attention/64": (8, 32),
+}
 
 
 @pytest.mark.parametrize("row", PER_STEP)

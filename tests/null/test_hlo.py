@@ -83,5 +83,12 @@ def test_nodes_of_graphs_with_unrolled_loops(instruction, nodes):
     assert Module(text.replace("INSTRUCTION", instruction)).unrolled_nodes == nodes
 
 
+def test_what_is_begun_and_ended_is_one_kernel():
+    text = LOOP.replace("%fused = f32[8]{0} fusion(%x)", "%begun = ((f32[8]{0}), f32[8]{0}) fusion-start(%x)")
+    text = text.replace("  ROOT %next", "  %fused = f32[8]{0} fusion-done(%begun)\n  ROOT %next")
+    module = Module(text.replace("INSTRUCTION", CALL))
+    assert "fusion-done" in text and module.cost.kernels == module.unrolled_nodes == 20
+
+
 def test_what_cannot_be_read_is_stepped_through():
     assert Module("None").steps and not Module("None").unrolled_nodes
