@@ -28,6 +28,7 @@ CK_INLINE u8* ck_part(const CkUnit* unit, u8* workspace, i64 offset, i64 bytes, 
   CK_PART       \
   unit->epoch = epoch;
 
+#if !CK_NOTHING_CROSSES
 // The barrier of units out of line, for programs that have it in very many places.
 CK_NOINLINE __attribute__((unused)) u32 ck_arrive_at(CkHeader* header, i32 count, u32 epoch CK_AND_WHERE) {
   CkUnit unit{};
@@ -52,5 +53,6 @@ CK_INLINE void ck_arrive_apart(CkUnit* unit CK_AND_WHERE) {
 CK_INLINE void ck_wait_apart(CkUnit* unit CK_AND_WHERE) {
   ck_wait_at(unit->header, unit->count, unit->epoch, unit->error CK_AND_HERE);
 }
+#endif  // !CK_NOTHING_CROSSES
 
 #endif  // COCKTAIL_PROGRAM_H

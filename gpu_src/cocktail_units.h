@@ -13,8 +13,8 @@
 
 // What a program may define besides what cocktail_base.h asks for: how many signals and 32-bit words of
 // tagged exchanges (all exchanges together) it uses; how many units its resident kernel needs at least;
-// whether they are one cluster; how many launch parameters it has; and how many dies the device has, each
-// with a second-level cache.
+// whether they are one cluster; whether they never meet at all; how many launch parameters it has; and how
+// many dies the device has, each with a second-level cache.
 #if !defined(CK_SIGNALS)
 #define CK_SIGNALS 0
 #endif
@@ -30,20 +30,28 @@
 #if !defined(CK_ONE_CLUSTER)
 #define CK_ONE_CLUSTER 0
 #endif
+#if !defined(CK_NOTHING_CROSSES)
+#define CK_NOTHING_CROSSES 0
+#endif
 #if !defined(CK_DIES)
 #define CK_DIES 1
 #endif
 #define CK_DIE_LINES (CK_DIES > 1 ? 2 * CK_DIES : 0)
 static_assert(!CK_ONE_CLUSTER || (CK_SIGNALS == 0 && CK_MOST_UNITS <= 16),
               "a cluster has at most 16 units, and nothing in the header");
+static_assert(!CK_NOTHING_CROSSES || (!CK_ONE_CLUSTER && CK_SIGNALS == 0 && CK_TAGGED_WORDS == 0),
+              "signals, tagged words and what a cluster shares cross");
 // The tagged words of a unit of a cluster, in its shared memory.
 #define CK_NEAR_WORDS_BYTES (CK_ONE_CLUSTER ? (16 * CK_TAGGED_WORDS + 255) / 256 * 256 : 0)
 // The header at the beginning of the workspace, all zeros when a launch begins: a line of 128 bytes for the
 // counter, each signal, and two of each die, since one that is polled should not slow down others; tagged
 // words are 8 bytes, twice.
-#define CK_HEADER_BYTES \
+#define CK_FRONT_BYTES \
   ((128 * (1 + CK_DIE_LINES + CK_SIGNALS) + 16 * CK_TAGGED_WORDS + 255) / 256 * 256)
-static_assert(CK_HEADER_BYTES <= 65536, "the header takes at most 64 KB: use fewer tagged words");
+// Where nothing crosses there is no header, so that a launch has nothing to clear. Its place stays free: nvcc
+// needs more registers for own memory that begins where the workspace does, and attention/64 spilled.
+#define CK_HEADER_BYTES (CK_NOTHING_CROSSES ? 0 : CK_FRONT_BYTES)
+static_assert(CK_FRONT_BYTES <= 65536, "the header takes at most 64 KB: use fewer tagged words");
 static_assert(CK_SCRATCH_BYTES % 16 == 0 && CK_OWN_BYTES % 16 == 0, "memory is divided at borders of 16");
 static_assert(CK_SCRATCH_BYTES >= 1024, "templates count on 1024 bytes of scratch memory");
 
@@ -70,7 +78,7 @@ struct CkUnit {
   u8* own;       // CK_OWN_BYTES of this unit alone
   u8* scratch;   // CK_SCRATCH_BYTES of shared memory for templates while they run
   u8* resident;  // CK_RESIDENT_BYTES of shared memory; null in the portable kernel
-  CkHeader* header;
+  CkHeader* header;  // null where nothing crosses, and tagged too
   u64* tagged;   // 2 * CK_TAGGED_WORDS tagged words: of all units, or of this one in a cluster
   bool cluster;  // all units are one
   u32 epoch;     // what ck_awaited reaches at the barrier at hand
@@ -90,6 +98,9 @@ struct CkLaunch {
 // The block's shared memory: scratch, and in the resident kernel own memory, tagged words and resident memory
 // behind it.
 CK_INLINE u8* ck_scratch() { return ck_arena(); }
+
+// Where nothing crosses, a text that has the units meet does not compile: there is no header to meet in.
+#if !CK_NOTHING_CROSSES
 
 // ---- the barrier of all units ----------------------------------------------------------------------------
 
@@ -235,6 +246,8 @@ CK_INLINE void ck_receive_tagged(CkUnit* unit, T* values, const u64* exchange, i
   }
 }
 
+#endif  // !CK_NOTHING_CROSSES
+
 // ---- clusters -------------------------------------------------------------------------------------------
 
 // The barrier of the blocks of a cluster, up to 16: what any of them wrote, to shared memory of any of them
@@ -263,8 +276,8 @@ constexpr bool kCkOwnFirst = CK_SIZES > 0 && CK_SHARED_BYTES == 0;
 // Bytes of the workspace in front of what all units share.
 template <bool RESIDENT>
 CK_INLINE i64 ck_front_bytes() {
-  if (RESIDENT || !kCkOwnFirst) return CK_HEADER_BYTES;
-  return CK_HEADER_BYTES + (i64(ck_block_count()) * CK_OWN_BYTES + 255) / 256 * 256;
+  if (RESIDENT || !kCkOwnFirst) return CK_FRONT_BYTES;
+  return CK_FRONT_BYTES + (i64(ck_block_count()) * CK_OWN_BYTES + 255) / 256 * 256;
 }
 
 template <bool RESIDENT>
@@ -272,15 +285,20 @@ CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
   constexpr bool CLUSTER = RESIDENT && CK_ONE_CLUSTER;
   i32 index = ck_block_number();
   u8* near = ck_arena() + CK_SCRATCH_BYTES + CK_OWN_BYTES;
-  u8* own_of_all = ck_workspace(launch) + CK_HEADER_BYTES + CK_SHARED_BYTES;
+  u8* own_of_all = ck_workspace(launch) + CK_FRONT_BYTES + CK_SHARED_BYTES;
   CkUnit unit;
   unit.index = index;
   unit.count = RESIDENT && CK_RESIDENT_UNITS == CK_MOST_UNITS ? CK_MOST_UNITS : ck_block_count();
   unit.own = RESIDENT ? ck_arena() + CK_SCRATCH_BYTES : own_of_all + i64(index) * CK_OWN_BYTES;
   unit.scratch = ck_arena();
   unit.resident = RESIDENT ? near + CK_NEAR_WORDS_BYTES : nullptr;
+#if CK_NOTHING_CROSSES
+  unit.header = nullptr;
+  unit.tagged = nullptr;
+#else
   unit.header = (CkHeader*)ck_workspace(launch);
   unit.tagged = CLUSTER ? (u64*)near : (u64*)&unit.header->signals[CK_SIGNALS];
+#endif
   unit.cluster = CLUSTER;
   unit.epoch = 0;
   unit.step = 0;
@@ -318,7 +336,7 @@ CK_INLINE void ck_begin(CkUnit* unit CK_AND_WHERE) {
   static void ck_run_portable(const void* launch) { ck_portable(*(const CkLaunch*)launch); }     \
   extern "C" const ck_emulation::Program ck_emulation::ck_emulation_program = {                  \
       CK_THREADS,      CK_OPERANDS,     CK_RESULTS,   CK_MOST_UNITS,    CK_SIZES,                \
-      CK_HEADER_BYTES, CK_SHARED_BYTES, CK_OWN_BYTES, CK_SCRATCH_BYTES,                          \
+      CK_HEADER_BYTES, CK_FRONT_BYTES,  CK_SHARED_BYTES, CK_OWN_BYTES,  CK_SCRATCH_BYTES,        \
       CK_NEAR_WORDS_BYTES + CK_RESIDENT_BYTES,        {ck_run_resident, ck_run_portable}};
 #else
 #define CK_DESCRIBE

@@ -3,8 +3,9 @@
 // A program is a binary that travels as an attribute of the call, so that an executable is complete in itself
 // (persistent cache, export, second process). `initialize` runs before every execution, outside of command
 // buffers: it loads what is new to the device. `execute` only enqueues on XLA's stream: a memset of the
-// barriers' words and one launch. Only XLA's C API is used, and API 0.1 is reported: one binary serves every
-// jaxlib. The driver is reached by dlopen (handler_library.h), as handler_driver.h of a target says.
+// barriers' words, if there are any, and one launch. Only XLA's C API is used, and API 0.1 is reported: one
+// binary serves every jaxlib. The driver is reached by dlopen (handler_library.h), as handler_driver.h of a
+// target says.
 //
 // Attributes of the call (XLA sorts them by name):
 //   binary     u8 array   the program's cubin, fat binary or code object

@@ -9,10 +9,9 @@ from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
 from jax_cocktail.device.tuning import BLOCK
-from jax_cocktail.utask.exchange import tagged_words
+from jax_cocktail.utask.exchange import anything_crosses, tagged_words
 from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
-from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 
 LINE_BYTES = 128  # of the header: the counter of the units' barrier, as long as a line of the cache; and
@@ -52,24 +51,24 @@ def launch_plan(
 ) -> LaunchPlan:
     """The launch plan of a planned program for a GPU. `sizes`: the launch parameters."""
     assert machine.spec is not None
-    kinds = {o.kind for o in operators_in(program.entry)}
-    words = tagged_words(operators_in(program.entry), plan.most_units)
-    header = header_bytes(words, 1 + die_lines(machine.spec))
+    operators = tuple(operators_in(program.entry))
+    crossing, words = anything_crosses(operators), tagged_words(operators, plan.most_units)
+    front = header_bytes(words, 1 + die_lines(machine.spec))  # free where nothing crosses
     near_bytes = near_words_bytes(words) if plan.cluster else 0
     portable_units = min(plan.most_units, max(BLOCK.portable_bytes // plan.own_bytes, 1))
     return LaunchPlan(
-        header_bytes=header,
+        header_bytes=front if crossing else 0,
         most_units=plan.most_units,
         threads=machine.target.threads,
         resident_shared_bytes=plan.template_bytes + plan.own_bytes + near_bytes + plan.resident_bytes,
         portable_shared_bytes=plan.template_bytes,
-        workspace_bytes=header + _rounded(portable_units * plan.own_bytes) + plan.shared_bytes,
-        cooperative=not kinds.isdisjoint(BARRIERS),
+        workspace_bytes=front + _rounded(portable_units * plan.own_bytes) + plan.shared_bytes,
+        cooperative=crossing,
         resident_units=plan.resident_units,
         portable_units=portable_units,
         cluster=plan.cluster,
         sizes=sizes,
-        can_fail=FAIL in kinds,
+        can_fail=any(o.kind == FAIL for o in operators),
     )
 
 
@@ -79,7 +78,8 @@ def die_lines(spec: DeviceSpec) -> int:
 
 
 def header_bytes(words: int, lines: int = 1) -> int:
-    """CK_HEADER_BYTES of a program with this many tagged words, and lines for counters and signals."""
+    """CK_FRONT_BYTES of a program with this many tagged words, and lines for counters and signals: the size
+    of its header, if anything crosses."""
     return _rounded(LINE_BYTES * lines + TAGGED_PAIR_BYTES * words)
 
 
@@ -116,6 +116,7 @@ def gpu_target(name: str, threads: int) -> Target:
         assume="CK_ASSUME({});",
         sized=("#define CK_SIZES {sizes}",),
         sized_spaces=frozenset(("workspace", "private")),  # constant places in shared memory cost nothing
+        apart=("#define CK_NOTHING_CROSSES 1",),
         tagged=("#define CK_TAGGED_WORDS {tagged_words}",),
         cluster=("#define CK_ONE_CLUSTER 1",),
         entry=(

@@ -48,7 +48,7 @@ from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE
 from jax_cocktail.codegen.writer import Writer, clamped, code, down, joined, up
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.utask.exchange import tagged_words
+from jax_cocktail.utask.exchange import anything_crosses, tagged_words
 from jax_cocktail.utask.failure import first_codes
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -142,6 +142,7 @@ def facts(program: UProgram, plan: MemoryPlan, stamps: StampTable | None = None)
         "shared_bytes": plan.shared_bytes,
         "resident_bytes": plan.resident_bytes,
         "scratch_bytes": plan.template_bytes,
+        "crosses": anything_crosses(operators_in(program.entry)),
         "tagged_words": tagged_words(operators_in(program.entry), plan.most_units),
     }
 

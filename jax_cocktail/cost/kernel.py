@@ -20,7 +20,7 @@ from jax_cocktail.cost.work import may_stop_inside, runs, work
 from jax_cocktail.device.block import Block
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK, MODEL, PROGRAM
-from jax_cocktail.utask.exchange import value_words
+from jax_cocktail.utask.exchange import anything_crosses, value_words
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -36,7 +36,7 @@ from jax_cocktail.utask.ir import (
     walk,
 )
 from jax_cocktail.utask.layout import row_major
-from jax_cocktail.utask.operators import BARRIERS, FREE
+from jax_cocktail.utask.operators import FREE
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import Value
 
@@ -133,7 +133,7 @@ def kernel_of(
     first-level cache is never emptied, all data that fits stays there.
     """
     unit = unit_of(spec, threads)
-    crosses = units > 1 and any(o.kind in BARRIERS for o in operators_in(program.entry))
+    crosses = units > 1 and anything_crosses(operators_in(program.entry))
     if plan is not None and crosses:
         unit = replace(unit, near=min(unit.near, plan.resident_bytes + plan.own_bytes))
     outlined = outlines_loops(program)

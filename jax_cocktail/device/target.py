@@ -24,9 +24,9 @@ class Target:
       block_barrier: the block barrier, for the threads of a unit; "" if a unit is one thread.
       prologue: lines before the first header.
       units: lines after the last header, in a program for several units.
-      sized, tagged, cluster: lines after the prologue, in a program with launch parameters, in one with
-        exchanges, and in one whose units are one cluster. They use `{most_units}`, `{own_bytes}` and the
-        other numbers of `program.facts`.
+      sized, apart, tagged, cluster: lines after the prologue, in a program with launch parameters, in one
+        whose units do not meet, in one with exchanges, and in one whose units are one cluster. They use
+        `{most_units}`, `{own_bytes}` and the other numbers of `program.facts`.
       assume: tells the compiler that a condition holds, so that it need not think of loops without trips.
       sized_spaces: memory in which the places of arrays may be launch parameters.
       entry, epilogue: the head of the program's function, and the lines at its end.
@@ -61,6 +61,7 @@ class Target:
     sized: tuple[str, ...] = ()
     assume: str = ""
     sized_spaces: frozenset[str] = frozenset(("workspace", "own", "private"))
+    apart: tuple[str, ...] = ()
     tagged: tuple[str, ...] = ()
     cluster: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
@@ -84,6 +85,7 @@ class Target:
         """The lines before the first header of a program. `numbers`: see `program.facts`; `cluster`: its
         units are one."""
         lines = (*self.prologue, *(self.sized if numbers["sizes"] else ()))
+        lines += () if numbers["crosses"] else self.apart
         lines += self.tagged if numbers["tagged_words"] else ()
         return lines + (self.cluster if cluster else ())
 

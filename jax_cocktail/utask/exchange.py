@@ -16,6 +16,7 @@ from math import prod
 from typing import cast
 
 from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.types import Shape
 
 WORD_BYTES = 4  # of an element that can travel with a tag
@@ -82,3 +83,8 @@ def words_of(exchange: UOperator, units: int) -> int:
 def tagged_words(operators: Iterable[UOperator], units: int) -> int:
     """The words of the largest exchange among `operators`; 0 if there is none."""
     return max((words_of(o, units) for o in operators if o.kind == "exchange"), default=0)
+
+
+def anything_crosses(operators: Iterable[UOperator]) -> bool:
+    """True if units meet or exchange words, by any of these operators."""
+    return any(o.kind in BARRIERS for o in operators)

@@ -107,14 +107,14 @@ class Part:
 class LaunchPlan:
     """The launch of a program on a GPU.
 
-    `header_bytes`: size of the beginning of the workspace, cleared before every launch (barriers and tags);
-    `most_units`: number of blocks that find work; `threads`: threads of a block; `resident_shared_bytes`,
-    `portable_shared_bytes`: dynamic shared memory of a block of either kernel; `workspace_bytes`: size of the
-    call's last result, header included, 0 for none; `cooperative`: blocks wait for each other; `can_fail`:
-    the program may leave an error code; `resident_units`: blocks that the resident kernel needs at least;
-    `portable_units`: blocks for which the workspace has room; 0 in either means `most_units`; `cluster`: the
-    blocks of the resident kernel are one cluster, which needs no header and no cooperative launch; `sizes`:
-    the launch parameters, which the kernel gets behind its pointers.
+    `header_bytes`: size of the beginning of the workspace, cleared before every launch (barriers and tags), 0
+    where nothing crosses units; `most_units`: number of blocks that find work; `threads`: threads of a block;
+    `resident_shared_bytes`, `portable_shared_bytes`: dynamic shared memory of a block of either kernel;
+    `workspace_bytes`: size of the call's last result, header included, 0 for none; `cooperative`: blocks wait
+    for each other; `can_fail`: the program may leave an error code; `resident_units`: blocks that the
+    resident kernel needs at least; `portable_units`: blocks for which the workspace has room; 0 in either
+    means `most_units`; `cluster`: the blocks of the resident kernel are one cluster, which needs no header
+    and no cooperative launch; `sizes`: the launch parameters, which the kernel gets behind its pointers.
     """
 
     header_bytes: int

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from jax_cocktail.build import host as build
+from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.runtime import ffi, trust
 from jax_cocktail.utask.plan import LaunchPlan
 from tests.cpu.emulation import emulator
@@ -33,6 +34,7 @@ from tests.cpu.fake_gpu.driver import (
     Xla,
     compiled,
 )
+from tests.golden.texts import divided
 
 ONLY_CUDA = pytest.mark.parametrize("vendor", [CUDA], indirect=True, ids=str)
 
@@ -372,6 +374,15 @@ def test_without_clusters(handlers: Handlers, xla: Xla, fake: Fake) -> None:
     assert run(handlers, xla, simple(binary=b"FAKE parameters=40", plan=NEAR)) is None
     log = [entry for entry in fake.log() if entry[""] in ("memset", "launch")]
     assert (len(log), log[-1]["kernel"], log[-1]["grid"]) == (2, "ck_portable", "16")
+
+
+def test_nothing_to_clear(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    """The call of a program whose units never meet is one launch, with a workspace as well."""
+    emitted = divided("batch_4_blocks")
+    plan = launch_plan(emitted.program, emitted.plan, emitted.machine)
+    assert plan.workspace_bytes > 0 and run(handlers, xla, simple(plan=plan)) is None
+    (launch,) = (entry for entry in fake.log() if entry[""] in ("memset", "launch"))
+    assert (launch["kernel"], launch["grid"], launch["cooperative"]) == ("ck_resident", "4", "0")
 
 
 def test_without_workspace(handlers: Handlers, xla: Xla, fake: Fake) -> None:

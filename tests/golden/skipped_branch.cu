@@ -9,6 +9,7 @@
 #define CK_OWN_BYTES 64
 #define CK_RESIDENT_BYTES 0
 #define CK_SIZES 1
+#define CK_NOTHING_CROSSES 1
 #include "cocktail_base.h"
 #include "cocktail_units.h"
 #include "cocktail_index.h"

@@ -27,9 +27,8 @@ from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync.barriers import synchronise
 from jax_cocktail.schedule.sync.block_barriers import insert_block_barriers
 from jax_cocktail.stitch.fuse import stitch
-from jax_cocktail.utask.exchange import tagged_words
+from jax_cocktail.utask.exchange import anything_crosses, tagged_words
 from jax_cocktail.utask.ir import LoopUTask, UProgram, operators_in, walk
-from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan
 
 NOWHERE = MemoryPlan({}, {}, (), 0)
@@ -149,7 +148,7 @@ def _near_bytes(program: UProgram, machine: Machine, cluster: int) -> int:
 
 def _synchronised(planned: Planned, cluster: int = 0) -> Planned:
     final, plan = synchronise(planned.program, planned.plan), planned.plan
-    if cluster and plan.most_units > 1 and any(o.kind in BARRIERS for o in operators_in(final.entry)):
+    if cluster and plan.most_units > 1 and anything_crosses(operators_in(final.entry)):
         plan = replace(plan, cluster=True)
     return Planned(final, plan)
 
