@@ -147,7 +147,6 @@ def _plans(
 def _packed(
     row: Row, phase: str, name: str, artifact: Artifact, stock: float, spec: DeviceSpec
 ) -> packed.Packed:
-    predicted = predict(artifact.emitted, spec)
     assert artifact.launch is not None
     tolerance = row.tolerance if phase == "exact" else max(row.tolerance, TF32_TOLERANCE)
     return packed.Packed(
@@ -157,8 +156,7 @@ def _packed(
         artifact.launch.attribute,
         artifact.aliases,
         max(tolerance, OF_STOCK * stock),
-        predicted.seconds,
-        predicted.limit_seconds,
+        predict(artifact.emitted, spec).seconds,
     )
 
 

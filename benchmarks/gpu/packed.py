@@ -68,7 +68,7 @@ class Packed:
 
     phase: "best", by the model; "exact": the best with exact products; "other": another candidate; "traced":
     the best, which records its timeline. plan: its name; limit: of the difference to float64;
-    predicted_seconds, limit_seconds: as in `roofline.Prediction`.
+    predicted_seconds: with the launch.
     """
 
     phase: str
@@ -78,7 +78,6 @@ class Packed:
     aliases: tuple[tuple[int, int], ...]
     limit: float
     predicted_seconds: float
-    limit_seconds: float
 
     @property
     def label(self) -> str:
