@@ -21,7 +21,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.gpu import targets  # noqa: E402
 from benchmarks.gpu.fit import Fitted, fitted, tau  # noqa: E402
+from benchmarks.gpu.roofline import limit_seconds  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 MARKED = re.compile(r"(<!-- begin results: (\w+) -->\n).*?(<!-- end results: \2 -->)", re.DOTALL)
@@ -57,14 +59,6 @@ class Run:
     def seconds(self, row: str, form: str) -> float | None:
         """The median time of a call in one form; None if it was not taken."""
         return self.section("times").get(row, {}).get("seconds", {}).get(form)
-
-    def kernel(self, row: str) -> Record:
-        """Our kernels alone: those of the best plan of a pack, or those of a call."""
-        for record in self.section("kernels").get(row, {}).values():
-            if record.get("phase") == "best" and "seconds" in record:
-                return dict(record)
-        found: Record = self.section("times").get(row, {}).get("kernel", {})
-        return found
 
     def goal(self, row: str) -> float | None:
         """The ratio of stock XLA to ours that the project aims at on an H200."""
@@ -177,12 +171,16 @@ def short(run: Run) -> str:
 
 def kernels(run: Run) -> str:
     """Our kernels alone beside what the model says, of all rows."""
+    spec = targets.measured_card(run.figures["sections"])
 
     def cells(row: str) -> Sequence[str]:
-        plan, kernel = run.section("plan").get(f"{row}@card", {}), run.kernel(row)
+        plan, kernel = (
+            run.section("plan").get(f"{row}@card", {}),
+            targets.kernel(run.figures["sections"], row),
+        )
         took, said = kernel.get("seconds"), plan.get("seconds")
         barriers = NONE if "barriers" not in plan else f"{plan['barriers']:g}"
-        limit = time(plan.get("limit_seconds"))
+        limit = time(limit_seconds(row, spec) if spec else None)
         return row, plan.get("plan", NONE), barriers, time(took), time(said), limit, ratio(took, said)
 
     head = ("program", "plan", "barriers", "measured", "model", "limit", "measured / model")
@@ -208,10 +206,10 @@ def fit(run: Run) -> str:
 
 
 def goals(run: Run) -> str:
-    """Every target of the project for an H200, and whether this card reaches it."""
+    """Every target of the project for an H200, and whether this card reaches it, as it is judged today."""
     rows = (
         (t["target"], f"{'>=' if t['least'] else '<='} {t['limit']:g} {t['unit']}", _found(t), t["state"])
-        for t in run.figures["targets"]
+        for t in targets.judge_all(run.figures["sections"])
     )
     return table(("target for an H200", "limit", "found", "state"), rows)
 

@@ -45,12 +45,13 @@ static_assert(!CK_NOTHING_CROSSES || (!CK_ONE_CLUSTER && CK_SIGNALS == 0 && CK_T
 #define CK_NEAR_WORDS_BYTES (CK_ONE_CLUSTER ? (16 * CK_TAGGED_WORDS + 255) / 256 * 256 : 0)
 // The header at the beginning of the workspace, all zeros when a launch begins: a line of 128 bytes for the
 // counter, each signal, and two of each die, since one that is polled should not slow down others; tagged
-// words are 8 bytes, twice. Where nothing crosses there is none, so that a launch has nothing to clear.
-#define CK_HEADER_BYTES \
-  (CK_NOTHING_CROSSES   \
-       ? 0              \
-       : (128 * (1 + CK_DIE_LINES + CK_SIGNALS) + 16 * CK_TAGGED_WORDS + 255) / 256 * 256)
-static_assert(CK_HEADER_BYTES <= 65536, "the header takes at most 64 KB: use fewer tagged words");
+// words are 8 bytes, twice.
+#define CK_FRONT_BYTES \
+  ((128 * (1 + CK_DIE_LINES + CK_SIGNALS) + 16 * CK_TAGGED_WORDS + 255) / 256 * 256)
+// Where nothing crosses there is no header, so that a launch has nothing to clear. Its place stays free: nvcc
+// needs more registers for own memory that begins where the workspace does, and attention/64 spilled.
+#define CK_HEADER_BYTES (CK_NOTHING_CROSSES ? 0 : CK_FRONT_BYTES)
+static_assert(CK_FRONT_BYTES <= 65536, "the header takes at most 64 KB: use fewer tagged words");
 static_assert(CK_SCRATCH_BYTES % 16 == 0 && CK_OWN_BYTES % 16 == 0, "memory is divided at borders of 16");
 static_assert(CK_SCRATCH_BYTES >= 1024, "templates count on 1024 bytes of scratch memory");
 
@@ -275,8 +276,8 @@ constexpr bool kCkOwnFirst = CK_SIZES > 0 && CK_SHARED_BYTES == 0;
 // Bytes of the workspace in front of what all units share.
 template <bool RESIDENT>
 CK_INLINE i64 ck_front_bytes() {
-  if (RESIDENT || !kCkOwnFirst) return CK_HEADER_BYTES;
-  return CK_HEADER_BYTES + (i64(ck_block_count()) * CK_OWN_BYTES + 255) / 256 * 256;
+  if (RESIDENT || !kCkOwnFirst) return CK_FRONT_BYTES;
+  return CK_FRONT_BYTES + (i64(ck_block_count()) * CK_OWN_BYTES + 255) / 256 * 256;
 }
 
 template <bool RESIDENT>
@@ -284,7 +285,7 @@ CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
   constexpr bool CLUSTER = RESIDENT && CK_ONE_CLUSTER;
   i32 index = ck_block_number();
   u8* near = ck_arena() + CK_SCRATCH_BYTES + CK_OWN_BYTES;
-  u8* own_of_all = ck_workspace(launch) + CK_HEADER_BYTES + CK_SHARED_BYTES;
+  u8* own_of_all = ck_workspace(launch) + CK_FRONT_BYTES + CK_SHARED_BYTES;
   CkUnit unit;
   unit.index = index;
   unit.count = RESIDENT && CK_RESIDENT_UNITS == CK_MOST_UNITS ? CK_MOST_UNITS : ck_block_count();
@@ -334,9 +335,9 @@ CK_INLINE void ck_begin(CkUnit* unit CK_AND_WHERE) {
   static void ck_run_resident(const void* launch) { ck_resident(*(const CkLaunch*)launch); }     \
   static void ck_run_portable(const void* launch) { ck_portable(*(const CkLaunch*)launch); }     \
   extern "C" const ck_emulation::Program ck_emulation::ck_emulation_program = {                  \
-      CK_THREADS,      CK_OPERANDS,     CK_RESULTS,   CK_MOST_UNITS,    CK_RESIDENT_UNITS,       \
-      CK_SIZES,        CK_HEADER_BYTES, CK_SHARED_BYTES, CK_OWN_BYTES,  CK_SCRATCH_BYTES,        \
-      CK_NEAR_WORDS_BYTES + CK_RESIDENT_BYTES,        {ck_run_resident, ck_run_portable}};
+      CK_THREADS,      CK_OPERANDS,    CK_RESULTS,      CK_MOST_UNITS, CK_RESIDENT_UNITS,        \
+      CK_SIZES,        CK_HEADER_BYTES, CK_FRONT_BYTES, CK_SHARED_BYTES, CK_OWN_BYTES,           \
+      CK_SCRATCH_BYTES, CK_NEAR_WORDS_BYTES + CK_RESIDENT_BYTES, {ck_run_resident, ck_run_portable}};
 #else
 #define CK_DESCRIBE
 #endif

@@ -106,24 +106,20 @@ for program, stock, graphs, ours in zip(timed, *seconds.values(), strict=True):
 # batch of 64.
 #
 # **What it does not show.** What `jit` uses by default: it keeps stock XLA where that is faster (section
-# `auto`). And how fast a kernel could be: `times` has our kernels alone, with the limit that the card's
-# measured rates set.
+# `auto`). And what of a call is the kernel: `times` has our kernels alone.
 
 # %%
 for program in timed:
     kernel = sections["times"][program].get("kernel", {})
     choice = sections["auto"].get(program, {}).get("choice", "not measured")
     if "seconds" in kernel:
-        took, limit, said = (kernel[key] * 1e6 for key in ("seconds", "limit_seconds", "predicted_seconds"))
-        print(
-            f"{program:12} kernel {took:7.0f} us; limit {limit:6.1f} us; the model of that run said "
-            f"{said:6.1f} us; jit: {choice}"
-        )
+        took, said = (kernel[key] * 1e6 for key in ("seconds", "predicted_seconds"))
+        print(f"{program:12} kernel {took:7.0f} us; the model of that run said {said:6.1f} us; jit: {choice}")
 
 # %% [markdown]
-# A kernel far above its limit has room left. One far above the model's prediction says that the model is
-# wrong about it, and then the choice between two plans may be wrong as well. `docs/gpu.md` discusses these
-# figures.
+# A kernel far above the model's prediction says that the model is wrong about it, and then the choice between
+# two plans may be wrong as well. `docs/gpu.md` discusses these figures, and has the least time that each
+# kernel can take.
 #
 # ## A timeline
 #

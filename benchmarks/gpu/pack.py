@@ -182,7 +182,6 @@ def crossing_of(emitted: Emitted) -> str:
 def _packed(
     row: Row, phase: str, name: str, artifact: Artifact, stock: float, spec: DeviceSpec
 ) -> packed.Packed:
-    predicted = predict(artifact.emitted, spec)
     assert artifact.launch is not None
     tolerance = row.tolerance if phase == "exact" else max(row.tolerance, TF32_TOLERANCE)
     return packed.Packed(
@@ -193,8 +192,7 @@ def _packed(
         artifact.launch.attribute,
         artifact.aliases,
         max(tolerance, OF_STOCK * stock),
-        predicted.seconds,
-        predicted.limit_seconds,
+        predict(artifact.emitted, spec).seconds,
     )
 
 

@@ -76,8 +76,7 @@ class Packed:
 
     phase: "best", by the model; "exact": the best with exact products; "other": another candidate; "traced":
     the best, which records its timeline. plan: its name; crossing: how its blocks wait for each other, "" if
-    they do not; limit: of the difference to float64; predicted_seconds, limit_seconds: as in
-    `roofline.Prediction`.
+    they do not; limit: of the difference to float64; predicted_seconds: with the launch.
     """
 
     phase: str
@@ -88,7 +87,6 @@ class Packed:
     aliases: tuple[tuple[int, int], ...]
     limit: float
     predicted_seconds: float
-    limit_seconds: float
 
     @property
     def label(self) -> str:

@@ -85,7 +85,6 @@ def prediction(plan: Planned, spec: DeviceSpec) -> dict[str, Any]:
     return {
         "plan": plan.name,
         "seconds": plan.seconds,
-        "limit_seconds": sum(p.limit_seconds for p in each),
         "stock_seconds": plan.stock_seconds,
         "unrolled_seconds": plan.unrolled_seconds,
         "launches": sum(p.kernels for p in each),

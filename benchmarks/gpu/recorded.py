@@ -27,10 +27,6 @@ class Recording:
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
 
-    def limit_seconds(self, spec: DeviceSpec) -> float:
-        """The limit of all calls together (see `benchmarks.gpu.roofline`)."""
-        return sum(predict(self.artifacts[call.digest].emitted, spec).limit_seconds for call in self.calls)
-
     def predicted_seconds(self, spec: DeviceSpec) -> float:
         """What the model says that all calls together take, launches included."""
         return sum(predict(self.artifacts[call.digest].emitted, spec).seconds for call in self.calls)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from benchmarks.gpu import here
 from benchmarks.gpu.peers import FORMS
-from benchmarks.gpu.targets import UNKNOWN_TRIPS, judge_all
+from benchmarks.gpu.roofline import limit_seconds
+from benchmarks.gpu.targets import judge_all, measured_card
+from jax_cocktail.device.cards import spec_for
+from jax_cocktail.device.spec import DeviceSpec
 
 Results = Mapping[str, Any]
+Limits = Callable[[str, DeviceSpec], float | None]
 
 
 def text(results: Results) -> str:
     """Tables of all sections that there are, problems, and targets."""
     sections = results["sections"]
     parts = [_heading(results)]
-    for table in (_timed, _packed, _kernels, _compared, _figures, _stock_loops, _captured, _predicted):
+    limit = _no_limit if results.get("small") else limit_seconds
+    limited = partial(_kernels, limit=limit), partial(_predicted, limit=limit)
+    tables = (_timed, _packed, limited[0], _compared, _figures, _stock_loops, _captured, limited[1])
+    for table in tables:
         lines = list(table(sections))
         parts += ["\n".join(lines)] if lines else []
     parts += ["\n".join(_problems(sections)), "\n".join(_targets(results))]
@@ -36,6 +44,10 @@ def _heading(results: Results) -> str:
         what = f"no GPU here ({why}): times below are PREDICTIONS of the model for an H200"
     packages = ", ".join(f"{name} {version}" for name, version in versions.get("packages", {}).items())
     return f"{what}\n{packages}; {versions.get('compiler', 'no compiler for GPUs')}"
+
+
+def _no_limit(row: str, spec: DeviceSpec) -> None:
+    """Of rows of small sizes."""
 
 
 def _us(value: float | None) -> str:
@@ -86,16 +98,17 @@ def _packed(sections: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name:48}{_us(times[0]):>12}{_us(times[1]):>12}{_over(*times):>8}  {state}"
 
 
-def _kernels(sections: Mapping[str, Any]) -> Iterator[str]:
+def _kernels(sections: Mapping[str, Any], limit: Limits) -> Iterator[str]:
     rows = {n: r["kernel"] for n, r in sections.get("times", {}).items() if "seconds" in r.get("kernel", {})}
     if not rows:
         return
     yield f"{'our kernels alone':20}{'us':>12}{'limit us':>12}{'ratio':>8}  launches"
+    card = measured_card(sections)
     for name, kernel in rows.items():
-        limit = kernel.get("limit_seconds")
-        ratio = f"{kernel['seconds'] / limit:.2f}" if limit and name not in UNKNOWN_TRIPS else "-"
+        least = limit(name, card) if card else None
+        ratio = _over(kernel["seconds"], least)
         calls = ", ".join(f"{call['kernel']} x {call['grid']} blocks" for call in kernel["calls"])
-        yield f"{name:20}{_us(kernel['seconds']):>12}{_us(limit):>12}{ratio:>8}  {calls}"
+        yield f"{name:20}{_us(kernel['seconds']):>12}{_us(least):>12}{ratio:>8}  {calls}"
 
 
 def _compared(sections: Mapping[str, Any]) -> Iterator[str]:
@@ -166,7 +179,7 @@ def _captured(sections: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {name:24}{held}, {same}{'' if record['ok'] else ': NOT RIGHT'}"
 
 
-def _predicted(sections: Mapping[str, Any]) -> Iterator[str]:
+def _predicted(sections: Mapping[str, Any], limit: Limits) -> Iterator[str]:
     """What is known without a card; times are the model's."""
     plans, codes = sections.get("plan", {}), sections.get("code", {})
     rows = {key: {**plans.get(key, {}), **codes.get(key, {})} for key in {**plans, **codes}}
@@ -179,10 +192,14 @@ def _predicted(sections: Mapping[str, Any]) -> Iterator[str]:
     )
     for key, row in rows.items():
         name, _, arch = key.partition("@")
-        yield f"{arch:7}{name:20}" + _predicted_line(row, name, sections)
+        spec = measured_card(sections) if arch == "card" else spec_for(arch)
+        least = limit(name, spec) if spec else None
+        yield f"{arch:7}{name:20}" + _predicted_line(row, name, least, sections)
 
 
-def _predicted_line(row: Mapping[str, Any], name: str, sections: Mapping[str, Any]) -> str:
+def _predicted_line(
+    row: Mapping[str, Any], name: str, least: float | None, sections: Mapping[str, Any]
+) -> str:
     if "seconds" not in row:
         return "  " + str(row.get("error", row.get("skipped", "-"))).splitlines()[0][:80]
     moved = sum(row["bytes"].values()) / 1e6
@@ -191,7 +208,7 @@ def _predicted_line(row: Mapping[str, Any], name: str, sections: Mapping[str, An
     ratio = row["stock_seconds"] / row["seconds"]
     numbers = (
         f"{_us(row['seconds']):>10}{_us(row['stock_seconds']):>10}{ratio:7.1f}"
-        f"{_us(row.get('unrolled_seconds')):>10}{_us(row['limit_seconds']):>9}"
+        f"{_us(row.get('unrolled_seconds')):>10}{_us(least):>9}"
         f"{row['barriers']:10.0f}{moved:9.1f}"
     )
     code = (

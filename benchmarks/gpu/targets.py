@@ -6,6 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.gpu.kernels import spec_of
+from benchmarks.gpu.roofline import limit_seconds
+from jax_cocktail.device.nvidia import H200
+from jax_cocktail.device.spec import DeviceSpec
+
 Sections = Mapping[str, Mapping[str, Any]]
 
 
@@ -83,18 +88,31 @@ def _all_units(sections: Sections) -> str:
     return f"barrier, {spec.get('units')} blocks"
 
 
+def measured_card(sections: Sections) -> DeviceSpec | None:
+    """The card as it was measured in a run, None if it was not. AMD's cards are not measured."""
+    spec = sections.get("measure", {}).get("card", {}).get("spec", {})
+    return spec_of({"sections": sections}) if spec.get("platform") == "cuda" else None
+
+
+def kernel(sections: Sections, row: str) -> Mapping[str, Any]:
+    """Our kernels of a row alone: those of the best plan of a pack, or those of a call; or nothing."""
+    for record in sections.get("kernels", {}).get(row, {}).values():
+        if record.get("phase") == "best" and "seconds" in record:
+            return dict(record)
+    return dict(sections.get("times", {}).get(row, {}).get("kernel", {}))
+
+
 def _of_limit(sections: Sections) -> Found | None:
-    """The worst model; where the number of trips depends on data there is no limit that means anything."""
-    timed = {name: row.get("kernel", {}) for name, row in sections.get("times", {}).items()}
+    """The worst row of those that have a limit."""
+    card = measured_card(sections)
+    rows = dict.fromkeys((*sections.get("kernels", {}), *sections.get("times", {}))) if card else ()
+    timed = {row: kernel(sections, row) for row in rows}
     planned = {key.partition("@")[0]: row for key, row in sections.get("plan", {}).items() if "@sm_90" in key}
-    for rows, guessed in ((timed, False), (planned, True)):
-        shares = [
-            row["seconds"] / row["limit_seconds"]
-            for name, row in rows.items()
-            if "/" in name and name not in UNKNOWN_TRIPS and row.get("limit_seconds")
-        ]
+    for records, spec in ((timed, card), (planned, H200)):
+        limits = {row: limit_seconds(row, spec) for row in records if spec and "seconds" in records[row]}
+        shares = [records[row]["seconds"] / limit for row, limit in limits.items() if limit]
         if shares:
-            return Found(max(shares), guessed)
+            return Found(max(shares), records is planned)
     return None
 
 
@@ -104,7 +122,6 @@ def _nasrnn(sections: Sections) -> Found | None:
     return Found(value * 1e3) if value else Found(model["seconds"] * 1e3, True) if model else None
 
 
-UNKNOWN_TRIPS = ("seq2seq/1", "seq2seq/64", "rae/1", "vmapped_while", "conjugate_gradient")
 TARGETS: Sequence[Target] = (
     ratio("lstm/1", 35),
     ratio("lstm/1", 3, "cudnn"),

@@ -152,7 +152,7 @@ def recorded(row: Row, small: bool) -> Recording:
 
 
 def on_card(card: gpu_card.Card, seen: Recording) -> dict[str, Any]:
-    """Times of what was written down, all calls together, and the limit at this card's measured rates."""
+    """Times of what was written down, all calls together, and the model's at this card's figures."""
     spec = gpu_measure.kept(card.facts.name, card.facts.arch)
     table, times = gpu_card.spec_of(card.facts), []
     for call in seen.calls:
@@ -161,7 +161,6 @@ def on_card(card: gpu_card.Card, seen: Recording) -> dict[str, Any]:
     return {
         "seconds": sum(t["seconds"] for t in times),
         "calls": times,
-        "limit_seconds": seen.limit_seconds(spec or table),
         "predicted_seconds": seen.predicted_seconds(spec or table),
         "measured_spec": spec is not None,
     }

@@ -177,7 +177,7 @@ def _timeline(rings: Array, stamps: Stamps) -> list[str]:
 
 
 def _described(program: Packed) -> Record:
-    names = ("phase", "digest", "crossing", "limit", "predicted_seconds", "limit_seconds")
+    names = ("phase", "digest", "crossing", "limit", "predicted_seconds")
     return {name: getattr(program, name) for name in names}
 
 

@@ -53,16 +53,16 @@ def launch_plan(
     assert machine.spec is not None
     operators = tuple(operators_in(program.entry))
     crossing, words = anything_crosses(operators), tagged_words(operators, plan.most_units)
-    header = header_bytes(words, 1 + die_lines(machine.spec)) if crossing else 0
+    front = header_bytes(words, 1 + die_lines(machine.spec))  # free where nothing crosses
     near_bytes = near_words_bytes(words) if plan.cluster else 0
     portable_units = min(plan.most_units, max(BLOCK.portable_bytes // plan.own_bytes, 1))
     return LaunchPlan(
-        header_bytes=header,
+        header_bytes=front if crossing else 0,
         most_units=plan.most_units,
         threads=machine.target.threads,
         resident_shared_bytes=plan.template_bytes + plan.own_bytes + near_bytes + plan.resident_bytes,
         portable_shared_bytes=plan.template_bytes,
-        workspace_bytes=header + _rounded(portable_units * plan.own_bytes) + plan.shared_bytes,
+        workspace_bytes=front + _rounded(portable_units * plan.own_bytes) + plan.shared_bytes,
         cooperative=crossing,
         resident_units=plan.resident_units,
         portable_units=portable_units,
@@ -78,8 +78,8 @@ def die_lines(spec: DeviceSpec) -> int:
 
 
 def header_bytes(words: int, lines: int = 1) -> int:
-    """CK_HEADER_BYTES of a program in which something crosses, with this many tagged words, and lines for
-    counters and signals."""
+    """CK_FRONT_BYTES of a program with this many tagged words, and lines for counters and signals: the size
+    of its header, if anything crosses."""
     return _rounded(LINE_BYTES * lines + TAGGED_PAIR_BYTES * words)
 
 

@@ -94,7 +94,6 @@ def test_ours_is_planned_and_predicted_about_right(name, batch):
     assert max(planned.parts) == expected.parts
     assert expected.parts <= H200.units or not expected.barriers
     assert found.barriers <= expected.barriers + AROUND
-    assert found.limit_seconds < found.seconds
     assert longest < PLANNING_SECONDS
     if expected.ours is not None:
         assert expected.ours / FACTOR <= found.seconds * 1e6 <= expected.ours * FACTOR

@@ -72,7 +72,7 @@ def test_nothing_is_read_where_the_header_was(units, spec, sanitizer, monkeypatc
 
 
 def test_fewer_blocks_than_find_work(monkeypatch):
-    """Own memory lies at the beginning of the workspace."""
+    """Own memory lies in the workspace."""
     emulation = Emulation(grid=3, kernel="ck_portable")
     check_launches(monkeypatch, emulation, *rows(2), 4, [("ck_portable", 0)])
 

@@ -65,7 +65,7 @@ def number(header, pattern):
     [
         ("gpu_src/cocktail_dot_plan.h", "kCkDotFewRows =", BLOCK.few_rows),
         ("gpu_src/cocktail_units.h", r"struct alignas\(", LINE_BYTES),
-        ("gpu_src/cocktail_units.h", r"CK_HEADER_BYTES[\s\\]*\(CK_NOTHING_CROSSES[\s\\]*\? 0", LINE_BYTES),
+        ("gpu_src/cocktail_units.h", r"define CK_FRONT_BYTES \\\s*\(\(", LINE_BYTES),
         ("gpu_src/cocktail_units.h", r"define CK_NEAR_WORDS_BYTES \(CK_ONE_CLUSTER \? \(", TAGGED_PAIR_BYTES),
         ("gpu_src/cocktail_units.h", "a cluster has at most", MOST_IN_CLUSTER),
         ("cuda_src/cocktail_base.h", "define CK_WARP ", H200.warp),

@@ -115,7 +115,7 @@ std::string launch(Order& order) {
   if (!refused.empty()) return refused;
   long long own = order.resident ? 0 : program.own_bytes * order.units;
   if (program.sizes > 0 && program.shared_bytes == 0) own = (own + 255) / 256 * 256;  // kCkOwnFirst
-  Memory workspace(program.header_bytes + own + program.shared_bytes + order.shared_bytes);
+  Memory workspace(program.front_bytes + own + program.shared_bytes + order.shared_bytes);
   memset(workspace.bytes, 0, size_t(program.header_bytes));
   std::vector<Memory> arenas;
   for (int i = 0; i < order.units; ++i) arenas.emplace_back(arena_bytes(order));

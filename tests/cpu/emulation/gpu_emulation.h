@@ -23,7 +23,7 @@ extern Here* here;
 // What a program is, for the runtime; CK_ENTRIES defines it.
 struct Program {
   int threads, operands, results, most_units, resident_units, sizes;
-  long long header_bytes, shared_bytes, own_bytes, scratch_bytes, resident_bytes;
+  long long header_bytes, front_bytes, shared_bytes, own_bytes, scratch_bytes, resident_bytes;
   void (*kernels[2])(const void* launch);  // resident, portable
 };
 extern "C" const Program ck_emulation_program;
