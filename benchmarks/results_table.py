@@ -60,6 +60,10 @@ class Run:
         """The median time of a call in one form; None if it was not taken."""
         return self.section("times").get(row, {}).get("seconds", {}).get(form)
 
+    def kernel(self, row: str) -> Record:
+        """Our kernels alone; see `targets.kernel`."""
+        return dict(targets.kernel(self.figures["sections"], row))
+
     def goal(self, row: str) -> float | None:
         """The ratio of stock XLA to ours that the project aims at on an H200."""
         wanted = f"{row}: stock / ours"
@@ -176,7 +180,7 @@ def kernels(run: Run) -> str:
     def cells(row: str) -> Sequence[str]:
         plan, kernel = (
             run.section("plan").get(f"{row}@card", {}),
-            targets.kernel(run.figures["sections"], row),
+            run.kernel(row),
         )
         took, said = kernel.get("seconds"), plan.get("seconds")
         barriers = NONE if "barriers" not in plan else f"{plan['barriers']:g}"

@@ -31,14 +31,12 @@ from jax_cocktail.utask.rewrite import Inside, fold
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The cost of statements: seconds by unit, barriers and exchanges, bytes and flops. `arithmetic`: seconds
-    of the flops alone if the whole device did nothing else."""
+    """The cost of statements: seconds by unit, barriers and exchanges, bytes and flops."""
 
     clock: Clock
     barriers: float = 0.0
     bytes: Levels = Levels()
     flops: float = 0.0
-    arithmetic: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -50,7 +48,6 @@ class Spent:
             self.barriers + other.barriers,
             self.bytes + other.bytes,
             self.flops + other.flops,
-            self.arithmetic + other.arithmetic,
         )
 
     def times(self, factor: float) -> Spent:
@@ -60,7 +57,7 @@ class Spent:
 
     def scaled(self, factor: float, clock: Clock, barriers: float) -> Spent:
         """So many times the bytes and flops, with another clock."""
-        return Spent(clock, barriers, self.bytes * factor, self.flops * factor, self.arithmetic * factor)
+        return Spent(clock, barriers, self.bytes * factor, self.flops * factor)
 
 
 def gpu_price(
@@ -189,7 +186,7 @@ class _Timer:
     def _work(self, node: Work, alone: bool) -> Spent:
         latency = clocks(node.counts, self.templates, self.spec) / self.spec.clock_rate
         clock = np.full(self.units, max(latency, node.seconds * self.together))
-        once = Spent(clock, 0.0, node.bytes, node.flops, node.arithmetic)
+        once = Spent(clock, 0.0, node.bytes, node.flops)
         return once.scaled(1 if alone else self.units, clock, 0.0)
 
 

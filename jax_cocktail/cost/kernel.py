@@ -15,7 +15,7 @@ import numpy as np
 
 from jax_cocktail.cost.latency import Memory, copy_counts, counts_of
 from jax_cocktail.cost.turns import turns
-from jax_cocktail.cost.unit_time import WHOLE, Unit, device_flops, operand_bytes, operator_seconds, unit_of
+from jax_cocktail.cost.unit_time import WHOLE, Unit, operand_bytes, operator_seconds, unit_of
 from jax_cocktail.cost.work import may_stop_inside, runs, work
 from jax_cocktail.device.block import Block
 from jax_cocktail.device.spec import DeviceSpec
@@ -65,7 +65,6 @@ class Work:
     seconds: float = 0.0
     bytes: Levels = Levels()
     flops: float = 0.0
-    arithmetic: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +237,7 @@ class _Walker:
         members = [m for m in operators_of(statement) if m.kind != "arrive"]
         if not any(v.type.size > 1 for m in members for v in (*m.inputs, *m.outputs)):
             return Work(counts_of(statement, self._memory(place)))
-        seconds, moved, flops, arithmetic = 0.0, Levels(), 0.0, 0.0
+        seconds, moved, flops = 0.0, Levels(), 0.0
         for member in members:
             sizes = operand_bytes(member)
             far = sum(size for v, size in sizes.items() if v in place.far)
@@ -248,8 +247,7 @@ class _Walker:
             seconds += max(taken, far / self.unit.far_rate + near / self.unit.near_rate)
             moved += Levels(shared=near, l2=far)
             flops += work(member).flops
-            arithmetic += work(member).flops / device_flops(member, self.spec)
-        return Work(counts_of(statement, self._memory(place)), seconds, moved, flops, arithmetic)
+        return Work(counts_of(statement, self._memory(place)), seconds, moved, flops)
 
     def _memory(self, place: _Place) -> Memory:
         room = BLOCK.dot_bytes if self.plan is None else self.plan.template_bytes

@@ -266,11 +266,6 @@ def arithmetic(operator: UOperator) -> str:
     return "tensors" if dtype == "float32" and operator.may_round else own
 
 
-def device_flops(operator: UOperator, spec: DeviceSpec) -> float:
-    """Flops per second of a whole device, at full rate."""
-    return {"halves": spec.half_flops, "tensors": spec.tensor_flops}.get(arithmetic(operator), spec.flops)
-
-
 def operand_bytes(operator: UOperator, part: Part = WHOLE) -> dict[Value, float]:
     """The operands that a product reads, and the bytes of each that the part reads."""
     return _sizes(_operands(operator, part), part.share) if operator.kind in PRODUCTS else {}
