@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 import jax_cocktail
-from benchmarks.gpu import emulated, here, host, peer, peers, plans, stock_micro, timing
+from benchmarks.gpu import emulated, here, host, peer, peers, plans, stock_micro, thunks, timing
 from benchmarks.gpu import versions as packages
 from benchmarks.gpu.packed import BUNDLE, Pack, difference, references
 from benchmarks.gpu.pool import tell
@@ -124,13 +124,11 @@ def _build_one(
         jitted = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True})
         jitted.lower(*arguments).compile()
         return {}
-    before = stock_micro.captured_dumps(settings.dump)
+    before = thunks.dumps(settings.dump)
     peers.FORMS[form](name, function, arguments)
     if not settings.dump:
         return {}
-    seen = bool(stock_micro.captured_dumps(settings.dump) - before)
-    missing = {"error": stock_micro.NOT_CAPTURED} if form == "graphs" and not seen else {}
-    return {"captured": seen, **missing}
+    return thunks.captured_of(peers.MODES[form], thunks.dumps(settings.dump) - before)
 
 
 def _attempt(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -242,10 +240,10 @@ def captured(name: str, settings: Settings) -> dict[str, Any]:
     expected = jitted(*arguments)
     differences = [largest_difference(run(True, *arguments), expected) for _ in range(4)]
     nothing = host.magnitude(run(False, *arguments))
-    seen = bool(stock_micro.captured_dumps(settings.dump)) if settings.dump else None
+    seen = thunks.captured(thunks.dumps(settings.dump)).captured if settings.dump else None
     ok = max(differences) == 0 and nothing == 0
     why = "none" if here.is_amd() else "error"  # XLA captures no conditionals on AMD's cards
-    missing = {why: stock_micro.NOT_CAPTURED} if seen is False else {}
+    missing = {why: thunks.NOT_CAPTURED} if seen is False else {}
     return {"differences": differences, "captured": seen, "ok": ok and "error" not in missing, **missing}
 
 

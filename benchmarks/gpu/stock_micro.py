@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,19 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from benchmarks.gpu import thunks
 from benchmarks.gpu.peers import MODES
 from benchmarks.gpu.timing import interleaved
 
 FEW, MANY = 20, 220
-NOT_CAPTURED = "no kCommandBuffer in the dumped thunk sequence"
-
-
-def captured_dumps(folder: str) -> set[Path]:
-    """Thunk sequences in a folder of XLA's dumps that hold a command buffer."""
-    if not folder:
-        return set()
-    paths = Path(folder).glob("*thunk_sequence*")
-    return {path for path in paths if "kCommandBuffer" in path.read_text(errors="replace")}
 
 
 def _work(x: Any, products: int) -> Any:
@@ -80,14 +71,12 @@ def measure(name: str, dump: str, small: bool = False) -> dict[str, Any]:
     for mode, options in MODES.items():
         if mode == "graphs_unrolled" and make is not known_trips:
             continue
-        before = captured_dumps(dump)
+        before = thunks.dumps(dump)
         runs = [_compiled(make(products), x, trips, options, make is known_trips) for trips in (FEW, MANY)]
         few, many = interleaved(dict(enumerate(runs)), 0.05 if small else 1.0).values()
         record: dict[str, Any] = {"seconds_per_trip": (many - few) / (MANY - FEW)}
         if dump:
-            record["captured"] = bool(captured_dumps(dump) - before)
-            if options and not record["captured"]:
-                record["error"] = NOT_CAPTURED
+            record |= thunks.captured_of(options, thunks.dumps(dump) - before)
         found[mode] = record
     return found
 

@@ -20,7 +20,7 @@ import pytest
 from jax.experimental import rnn
 
 from benchmarks import gpu_check
-from benchmarks.gpu import items, peer, peers, pool, report, stock_micro, targets, timing
+from benchmarks.gpu import items, peer, peers, pool, report, targets, thunks, timing
 from benchmarks.gpu.roofline import limit_seconds
 from benchmarks.gpu.rows import QUICK, ROWS
 from benchmarks.gpu.unroll import CannotUnroll, unrolled
@@ -138,7 +138,7 @@ def test_correct(settings):
 
 
 def test_build_and_times(settings):
-    assert {"ours", "stock", "graphs", "kernels"} == set(items.build("rae/1", settings))
+    assert {"ours", "stock", "graphs", "graphs_unrolled", "kernels"} == set(items.build("rae/1", settings))
     assert "none" in items.unroll("rae/1", settings)
     found = items.times("rae/1", settings)
     assert set(found["seconds"]) == {"ours", "stock", "graphs"}
@@ -426,10 +426,54 @@ def test_forms_that_are_not_captured_are_errors(settings, tmp_path):
     """Nothing is captured on the host."""
     looking = replace(settings, dump=str(tmp_path))
     found = items.build("scalar_scan", looking)
-    assert found["graphs"]["error"] == stock_micro.NOT_CAPTURED and not found["graphs"]["captured"]
+    assert found["graphs"]["error"] == thunks.NOT_CAPTURED and not found["graphs"]["captured"]
     assert "error" not in found["stock"]
     branch = items.captured("scalar_scan", looking)
-    assert branch["error"] == stock_micro.NOT_CAPTURED and not branch["ok"]
+    assert branch["error"] == thunks.NOT_CAPTURED and not branch["ok"]
+
+
+def test_thunks_are_read_as_they_are_nested():
+    text = """000: kCommandBuffer [source       | next=002 (1)]
+    001: kCopy [source | sink] kCopy
+002: kWhile         [prev=000 (1) | sink        ]
+condition:
+    003: kCustomKernel [source       | next=004 (1)] first grid: [1, 1, 1]
+    004: kCustomKernel [prev=003 (1) | sink        ] second
+  body:
+    000: kCommandBuffer [source | sink]
+        005: kConditional [source | sink]
+          false_branch:
+            006: kCopy [source | sink] kCopy
+          true_branch:
+            007: kGemm [source | sink]
+008: kCopy [source | sink] last
+"""
+    buffer, loop, last = thunks.thunks(text)
+    assert (buffer.kind, [t.kind for t in buffer.inner]) == ("kCommandBuffer", ["kCopy"])
+    assert [(t.kind, t.part) for t in loop.inner] == [
+        ("kCustomKernel", "condition"),
+        ("kCustomKernel", "condition"),
+        ("kCommandBuffer", "body"),
+    ]
+    assert loop.inner[0].name == "first grid: [1, 1, 1]" and last.name == "last"
+    (branch,) = loop.inner[2].inner
+    assert [(t.kind, t.part) for t in branch.inner] == [("kCopy", "false_branch"), ("kGemm", "true_branch")]
+    assert [t.kind for t in loop.walk()].count("kCopy") == 1
+
+
+def test_loops_outside_of_command_buffers(tmp_path):
+    """Of the executable that was compiled last, after XLA's passes."""
+    inside = "000: kCommandBuffer [source]\n    001: kWhile [source]\n    body:\n      002: kGemm [x]\n"
+    (tmp_path / "module_0001.jit_f.thunk_sequence.txt").write_text("000: kWhile [source]\n")
+    assert thunks.captured(thunks.dumps(str(tmp_path))) == thunks.Captured(False, 0, 1)
+    assert thunks.captured_of({}, thunks.dumps(str(tmp_path))).get("error") is None
+    (tmp_path / "module_0001.jit_f.thunk_sequence_after_thunk_passes.txt").write_text(inside)
+    assert thunks.captured(thunks.dumps(str(tmp_path))) == thunks.Captured(True, 1, 1)
+    (tmp_path / "module_0002.jit_g.thunk_sequence.txt").write_text(f"{inside}003: kWhile [sink]\n")
+    found = thunks.captured_of({"an": "option"}, thunks.dumps(str(tmp_path)))
+    assert (found["loops_captured"], found["loops"]) == (1, 2)
+    assert found["error"] == "1 of 2 loops are outside of command buffers"
+    assert thunks.captured(thunks.dumps("")) == thunks.Captured(False, 0, 0)
 
 
 LIMIT = f"{1e6 * limit_seconds('lstm/1', H200):.1f}"
@@ -468,7 +512,8 @@ def test_whole_run_with_a_card_that_jax_cannot_use(monkeypatch, tmp_path):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": _path()}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "gpu_check_fake_card_1.json").read_text())
+    (path,) = tmp_path.glob("gpu_check_fake_card_1_*.json")
+    found = json.loads(path.read_text())
     assert found["seconds"] < 20 and found["sections"]["versions"]["all"]["card"]["name"] == "Fake Card 1"
     assert {"error", "skipped"} & set(found["sections"]["measure"]["card"])
     assert {"plan", "stock_for_card", "emulate", "code", "sanitize"} <= set(found["sections"])

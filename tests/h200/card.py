@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from jax.sharding import SingleDeviceSharding
 
 import jax_cocktail
 from benchmarks.gpu.peer import target_text
+from benchmarks.gpu.thunks import Thunk, thunks
 from jax_cocktail.device.nvidia import H200
 
 NO_PLUGIN = "needs jax-cuda13-plugin and jax-cuda13-pjrt of this jax version (--no-deps): .ci/run does it"
@@ -54,49 +55,6 @@ def shapes(arguments: Any, text: str = "") -> Any:
 def ours(function: Callable[..., Any], **options: Any) -> Any:
     """The function through our compiler, whatever the model thinks of it."""
     return jax_cocktail.jit(function, options={**FORCED, **options})
-
-
-# ---- thunks ------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Thunk:
-    """One step of an executable. `kind`: as XLA calls it ("kCommandBuffer"); `name`: the rest of its line;
-    `part`: of the parent that it belongs to ("condition", "body", "true_branch"), "" if it has but one."""
-
-    kind: str
-    name: str = ""
-    part: str = ""
-    inner: list[Thunk] = field(default_factory=list)
-
-    def walk(self) -> Iterator[Thunk]:
-        """This one and all in it."""
-        yield self
-        for each in self.inner:
-            yield from each.walk()
-
-
-_LINE = re.compile(r"^( *)\d+: (k\w+)\s*(?:\[[^\]]*\])?\s*(.*)$")
-_PART = re.compile(r"^ *(\w+):\s*$")
-
-
-def thunks(text: str) -> list[Thunk]:
-    """The steps that XLA dumped, nested as their indentation says."""
-    root = Thunk("")
-    stack, part = [(-1, root)], ""
-    for line in text.splitlines():
-        if found := _PART.match(line):
-            part = found[1]
-        elif found := _LINE.match(line):
-            indent = len(found[1])
-            while stack[-1][0] >= indent:
-                stack.pop()
-            siblings = stack[-1][1].inner
-            thunk = Thunk(found[2], found[3], part or (siblings[-1].part if siblings else ""))
-            siblings.append(thunk)
-            stack.append((indent, thunk))
-            part = ""
-    return root.inner
 
 
 # ---- compiling ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from benchmarks.gpu.peers import COMMAND_BUFFERS
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.lowering import gpu_call
-from tests.h200.card import OURS, OURS_WITHOUT_GRAPH, card, compiled, ours, thunks
+from tests.h200.card import OURS, OURS_WITHOUT_GRAPH, card, compiled, ours
 
 X = jnp.zeros((64, 64), jnp.float32)
 VERSIONS = ("runtime_version", "driver_version", "compile_time_toolkit_version")
@@ -59,35 +59,6 @@ def test_without_versions_loops_are_not_captured(tmp_path):
         found = compiled(jax.jit(endless), (X,), tmp_path / str(captured), text, COMMAND_BUFFERS)
         assert ("kWhile" in found.captured) is (captured or jax.__version_info__ >= (0, 12))
         assert len(found.all("kWhile")) == 1
-
-
-def test_thunks_are_read_as_they_are_nested():
-    text = """000: kCommandBuffer [source       | next=002 (1)]
-    001: kCopy [source | sink] kCopy
-002: kWhile         [prev=000 (1) | sink        ]
-condition:
-    003: kCustomKernel [source       | next=004 (1)] first grid: [1, 1, 1]
-    004: kCustomKernel [prev=003 (1) | sink        ] second
-  body:
-    000: kCommandBuffer [source | sink]
-        005: kConditional [source | sink]
-          false_branch:
-            006: kCopy [source | sink] kCopy
-          true_branch:
-            007: kGemm [source | sink]
-008: kCopy [source | sink] last
-"""
-    buffer, loop, last = thunks(text)
-    assert (buffer.kind, [t.kind for t in buffer.inner]) == ("kCommandBuffer", ["kCopy"])
-    assert [(t.kind, t.part) for t in loop.inner] == [
-        ("kCustomKernel", "condition"),
-        ("kCustomKernel", "condition"),
-        ("kCommandBuffer", "body"),
-    ]
-    assert loop.inner[0].name == "first grid: [1, 1, 1]" and last.name == "last"
-    (branch,) = loop.inner[2].inner
-    assert [(t.kind, t.part) for t in branch.inner] == [("kCopy", "false_branch"), ("kGemm", "true_branch")]
-    assert [t.kind for t in loop.walk()].count("kCopy") == 1
 
 
 # ---- our calls ---------------------------------------------------------------------------------------------
