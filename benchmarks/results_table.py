@@ -23,9 +23,11 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu import targets  # noqa: E402
 from benchmarks.gpu.fit import Fitted, fitted, tau  # noqa: E402
+from benchmarks.gpu.kernels import path_of  # noqa: E402
+from benchmarks.gpu.results import FOLDER as RESULTS  # noqa: E402
+from benchmarks.gpu.results import newest  # noqa: E402
 from benchmarks.gpu.roofline import limit_seconds  # noqa: E402
 
-RESULTS = ROOT / "benchmarks" / "results"
 MARKED = re.compile(r"(<!-- begin results: (\w+) -->\n).*?(<!-- end results: \2 -->)", re.DOTALL)
 NONE = "-"
 
@@ -64,6 +66,11 @@ class Run:
         """Our kernels alone; see `targets.kernel`."""
         return dict(targets.kernel(self.figures["sections"], row))
 
+    def packed(self, row: str) -> str:
+        """The name of the best plan of a pack, "" without one."""
+        found = self.section("kernels").get(row, {})
+        return next((name for name, record in found.items() if record.get("phase") == "best"), "")
+
     def goal(self, row: str) -> float | None:
         """The ratio of stock XLA to ours that the project aims at on an H200."""
         wanted = f"{row}: stock / ours"
@@ -71,10 +78,9 @@ class Run:
 
 
 def runs() -> tuple[Run, ...]:
-    """Every run on a card, by file name."""
-    paths = sorted(RESULTS.glob("gpu_check_*.json"))
-    found = (Run(json.loads(path.read_text()), path) for path in paths)
-    return tuple(run for run in found if run.versions.get("card"))
+    """The latest run on each card, by the card's name."""
+    paths = (path for _, path in sorted(newest(RESULTS).items()))
+    return tuple(Run(json.loads(path.read_text(encoding="utf-8")), path) for path in paths)
 
 
 # The models of the first page: loops, branches, and trees as loops and by recursion.
@@ -178,14 +184,12 @@ def kernels(run: Run) -> str:
     spec = targets.measured_card(run.figures["sections"])
 
     def cells(row: str) -> Sequence[str]:
-        plan, kernel = (
-            run.section("plan").get(f"{row}@card", {}),
-            run.kernel(row),
-        )
-        took, said = kernel.get("seconds"), plan.get("seconds")
+        plan, kernel = run.section("plan").get(f"{row}@card", {}), run.kernel(row)
+        took, said = kernel.get("seconds"), kernel.get("predicted_seconds", plan.get("seconds"))
         barriers = NONE if "barriers" not in plan else f"{plan['barriers']:g}"
         limit = time(limit_seconds(row, spec) if spec else None)
-        return row, plan.get("plan", NONE), barriers, time(took), time(said), limit, ratio(took, said)
+        name = plan.get("plan") or run.packed(row) or NONE
+        return row, name, barriers, time(took), time(said), limit, ratio(took, said)
 
     head = ("program", "plan", "barriers", "measured", "model", "limit", "measured / model")
     rows = [cells(row) for row in run.rows]
@@ -196,6 +200,8 @@ def kernels(run: Run) -> str:
 
 def fit(run: Run) -> str:
     """What the cost model of today says of everything of ours that was measured."""
+    if not path_of(run.path).exists():
+        return f"`python benchmarks/gpu_check.py --fit benchmarks/results/{run.path.name}` has not run yet.\n"
     found = fitted(run.path, run.figures)
 
     def cells(each: Fitted) -> Sequence[str]:
@@ -233,8 +239,8 @@ def decided(run: Run) -> str:
 
 
 def answers(run: Run) -> str:
-    """How many rows agree with float64, and which were not checked."""
-    checked = run.section("correct")
+    """How many rows agree with float64, and which were not checked: calls, or the programs of a pack."""
+    checked = run.section("correct") or {row: run.kernel(row) for row in run.section("kernels")}
     right = [row for row, record in checked.items() if record.get("ok")]
     wrong = [row for row, record in checked.items() if record.get("ok") is False]
     stopped = [row for row in run.rows if row not in right and row not in wrong]

@@ -13,6 +13,8 @@ from benchmarks.gpu.targets import judge_all, measured_card
 from jax_cocktail.device.cards import spec_for
 from jax_cocktail.device.spec import DeviceSpec
 
+STATES = {True: "agrees", False: "DIFFERS", None: "not judged: this machine makes other inputs"}
+PRECISIONS = ("highest", "default")
 Results = Mapping[str, Any]
 Limits = Callable[[str, DeviceSpec], float | None]
 
@@ -22,12 +24,15 @@ def text(results: Results) -> str:
     sections = results["sections"]
     parts = [_heading(results)]
     limit = _no_limit if results.get("small") else limit_seconds
-    limited = partial(_kernels, limit=limit), partial(_predicted, limit=limit)
-    tables = (_timed, _packed, limited[0], _compared, _figures, _stock_loops, _captured, limited[1])
+    packed, kernels, predicted = (partial(table, limit=limit) for table in (_packed, _kernels, _predicted))
+    calls = (_timed, partial(_timed, section="torch"), _host, _answers)
+    card = (_compared, _figures, _litmus, _stock_loops, _captured)
+    tables = (*calls, packed, kernels, *card, predicted)
     for table in tables:
         lines = list(table(sections))
         parts += ["\n".join(lines)] if lines else []
-    parts += ["\n".join(_problems(sections)), "\n".join(_targets(results))]
+    parts += ["\n".join(results.get("events", ())), "\n".join(_problems(sections))]
+    parts += ["\n".join(_targets(results))]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -54,13 +59,17 @@ def _us(value: float | None) -> str:
     return f"{value * 1e6:.1f}" if value else "-"
 
 
-def _timed(sections: Mapping[str, Any]) -> Iterator[str]:
+def _timed(sections: Mapping[str, Any], section: str = "times") -> Iterator[str]:
     """Wall time of asynchronous calls with one wait, by form."""
-    rows = sections.get("times", {})
-    if not rows:
+    rows = sections.get(section, {})
+    timed = {form for row in rows.values() for form in row.get("seconds", {})}
+    if not rows or (section != "times" and not timed):
         return
-    unforced = sections.get("auto", {})
-    forms = (*FORMS, "auto")
+    unforced = sections.get("auto", {}) if section == "times" else {}
+    forms = (
+        *(form for form in FORMS if form in timed or section == "times"),
+        *(["auto"] if unforced else []),
+    )
     widths = {form: max(12, len(form) + 2) for form in forms}
     heads = "".join(f"{form:>{width}}" for form, width in widths.items())
     yield f"{'us a call':20}{heads}{'ratio':>8}  auto takes  float64"
@@ -74,6 +83,41 @@ def _timed(sections: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name:20}{columns}{ratio:>8}  {choice:10}  {_verdict(sections, name)}"
 
 
+def _host(sections: Mapping[str, Any]) -> Iterator[str]:
+    """Calls that are waited for one by one, or together."""
+    found = sections.get("host", {})
+    forms = {form: each for each in found.values() for form in each.get("started", {})}
+    if forms:
+        yield f"{'us a call on the host':32}{'waited for':>12}{'started':>12}"
+    for form, each in forms.items():
+        yield f"{form:32}{_us(each.get('waited', {}).get(form)):>12}{_us(each['started'][form]):>12}"
+    for name, each in found.items():
+        if "alone_seconds" in each:
+            alone = " and ".join(map(_us, each["alone_seconds"]))
+            yield f"{name}: {_us(each['seconds'])} us together, {alone} alone, {STATES[each['ok']]}"
+
+
+def _answers(sections: Mapping[str, Any]) -> Iterator[str]:
+    """Of whole calls against float64, with the programs of a pack."""
+    rows = {name: row for name, row in sections.get("answers", {}).items() if "ok" in row}
+    if rows:
+        yield "answers of calls, largest difference to float64: ours, stock XLA's, the limit"
+    for name, row in rows.items():
+        each = (f"{p} {row[p]['ours']:.1e} {row[p]['stock']:.1e} {row[p]['limit']:.1e}" for p in PRECISIONS)
+        yield f"  {name:20}{'; '.join(each)}: {STATES[row['ok']]}"
+
+
+def _litmus(sections: Mapping[str, Any]) -> Iterator[str]:
+    """Tests of the synchronisation between blocks."""
+    rows = {name: row for name, row in sections.get("litmus", {}).items() if "trials" in row}
+    if rows:
+        yield f"{'litmus tests':44}{'trials':>12}{'forbidden':>12}  seen"
+    for name, row in rows.items():
+        seen = ", ".join(f"{word}: {number}" for word, number in row["seen"].items() if number)
+        wrong = "" if row["ok"] else "  WRONG"
+        yield f"  {name:42}{row['trials']:12}{row['forbidden']:12}  {seen}{wrong}".rstrip()
+
+
 def _verdict(sections: Mapping[str, Any], name: str) -> str:
     record = sections.get("correct", {}).get(name)
     if not record or "ok" not in record:
@@ -82,20 +126,24 @@ def _verdict(sections: Mapping[str, Any], name: str) -> str:
     return ("agrees" if record["ok"] else "DIFFERS") + (f" ({worst:.1e})" if worst is not None else "")
 
 
-def _packed(sections: Mapping[str, Any]) -> Iterator[str]:
-    """The programs of a pack."""
+def _packed(sections: Mapping[str, Any], limit: Limits) -> Iterator[str]:
+    """The programs of a pack. A call also clears the workspace of those whose blocks wait for each other."""
+    card = measured_card(sections)
     rows = [
-        (f"{name}, {label}", record)
+        (f"{name}, {label}", record, limit(name, card) if card else None)
         for name, records in sections.get("kernels", {}).items()
         for label, record in records.items()
         if "seconds" in record
     ]
     if rows:
-        yield f"{'packed programs':48}{'us':>12}{'predicted':>12}{'off by':>8}  float64"
-    for name, record in rows:
+        heads = ("us", "and clearing", "limit", "predicted", "off by", "GHz")
+        yield f"{'packed programs':60}" + "".join(f"{head:>13}" for head in heads) + "  float64"
+    for name, record, least in rows:
         times = record["seconds"], record["predicted_seconds"]
-        state = "agrees" if record["ok"] else "DIFFERS"
-        yield f"{name:48}{_us(times[0]):>12}{_us(times[1]):>12}{_over(*times):>8}  {state}"
+        clock = f"{record['sm_clock'] / 1e9:.2f}" if "sm_clock" in record else "-"
+        seconds = times[0], record.get("call_seconds"), least, times[1]
+        columns = (*map(_us, seconds), _over(*times), clock)
+        yield f"{name:60}" + "".join(f"{column:>13}" for column in columns) + f"  {STATES[record['ok']]}"
 
 
 def _kernels(sections: Mapping[str, Any], limit: Limits) -> Iterator[str]:

@@ -88,23 +88,12 @@ def save_bundle(path: str | os.PathLike[str]) -> str:
             "there is nothing to save: this process has used nothing that the cache folder holds",
             "call the functions first, and see that the cache folder is writable",
         )
-    programs = [_program(key) for key in keys]
-    runtime, handlers = custom_call.runtime_binary(), gpu_call.handler_binaries()
-    header = {
-        "versions": decisions.versions(),
-        "processor": decisions.machine_facts()[:2],
-        "records": [[*place, facts] for place, facts in records.items()],
-        "programs": [[key, len(entry.binary)] for key, entry in zip(keys, programs, strict=True)],
-        "runtime": len(runtime),
-        "handlers": [[platform, len(binary)] for platform, binary in handlers.items()],
-    }
-    binaries = (runtime, *(entry.binary for entry in programs), *handlers.values())
-    parts = (json.dumps(header).encode(), b"\n", *binaries)
-    body = b"".join(parts)
+    programs = {key: _program(key) for key in keys}
+    body = _body(records, programs)
     digest = hashlib.sha256(body).hexdigest()
     _write(Path(path), f"jax_cocktail bundle {_FORMAT} {digest}\n".encode() + body)
     # What came from another bundle was trusted for this process alone.
-    if not any(portable.carries(entry.digest) for entry in programs):
+    if not any(portable.carries(entry.digest) for entry in programs.values()):
         with suppress(OSError):  # then `load_bundle` has to be told to trust it
             cache.write_record(_FOLDER, digest, {})
     return digest
@@ -182,6 +171,21 @@ def _records() -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
                 raise _lost(f"the record {folder}/{name:.16}...")
             yield (folder, name), decisions.final(facts) if folder == decisions.FOLDER else facts
     yield from portable.carried_records().items()
+
+
+def _body(records: Mapping[tuple[str, str], Mapping[str, Any]], programs: Mapping[str, cache.Entry]) -> bytes:
+    """Everything behind the first line of the file."""
+    runtime, handlers = custom_call.runtime_binary(), gpu_call.handler_binaries()
+    header = {
+        "versions": decisions.versions(),
+        "processor": decisions.machine_facts()[:2],
+        "records": [[*place, facts] for place, facts in records.items()],
+        "programs": [[key, len(entry.binary)] for key, entry in programs.items()],
+        "runtime": len(runtime),
+        "handlers": [[platform, len(binary)] for platform, binary in handlers.items()],
+    }
+    binaries = (runtime, *(entry.binary for entry in programs.values()), *handlers.values())
+    return b"".join((json.dumps(header).encode(), b"\n", *binaries))
 
 
 def _program(key: str) -> cache.Entry:

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,13 +20,11 @@ import pytest
 from jax.experimental import rnn
 
 from benchmarks import gpu_check
-from benchmarks.gpu import items, peer, peers, pool, report, targets, thunks, timing
-from benchmarks.gpu.roofline import limit_seconds
+from benchmarks.gpu import items, peer, peers, pool, report, thunks, timing
 from benchmarks.gpu.rows import QUICK, ROWS
 from benchmarks.gpu.unroll import CannotUnroll, unrolled
 from jax_cocktail.cost import hlo
 from jax_cocktail.device.cards import spec_for
-from jax_cocktail.device.nvidia import H200
 from jax_cocktail.lowering import gpu_call, stock_forms
 from jax_cocktail.models import largest_difference
 from tests.api.fake_card import FakeCard
@@ -318,110 +316,6 @@ def test_many_processes():
     assert [records[str(k)]["n"] for k in range(4)] == [0, 1, 2, 3] and sorted(seen) == ["0", "1", "2", "3"]
 
 
-def figures_of_a_card():
-    """Sections as a card would fill them; the LSTM is fast, NASRNN is not, one row failed."""
-    kernel = {"seconds": 9e-5, "calls": [{"kernel": "ck_resident", "grid": 132}]}
-    return {
-        "versions": {
-            "all": {
-                "card": {
-                    "name": "NVIDIA H200",
-                    "arch": "sm_90",
-                    "driver": 13000,
-                    "attributes": {"units": 132, "clock_khz": 1_980_000},
-                },
-                "packages": {"jax": "0.11.2"},
-                "compiler": "nvcc 13.0.88",
-            }
-        },
-        "correct": {"lstm/1": {"ok": True, "highest": {"ours": 1e-7}}, "nasrnn/1": {"ok": False}},
-        "measure": {
-            "card": {
-                "figures": {
-                    "barrier, 132 blocks": {"seconds": 1.02e-6},
-                    "hop, tagged, 1 word": {"seconds": 0.8e-6},
-                    "L2 read": {"rate": 5.5e12},
-                    "cluster barrier of 16, 16 blocks": {"error": "CudaError: refused"},
-                },
-                "spec": asdict(H200),
-            }
-        },
-        "stock_loops": {"while, empty body": {"stock": {"seconds_per_trip": 9e-6, "captured": False}}},
-        "times": {
-            "lstm/1": {
-                "seconds": {"ours": 1e-4, "stock": 5e-3, "cudnn": 2e-4},
-                "choice": "cocktail",
-                "kernel": kernel,
-            },
-            "nasrnn/1": {"seconds": {"ours": 2e-3, "stock": 1e-2}, "kernel": {**kernel, "seconds": 2e-4}},
-            "rae/1": {"error": "stopped after 60 s"},
-        },
-    }
-
-
-def test_targets():
-    found = {row["target"]: row for row in targets.judge_all(figures_of_a_card())}
-    assert (found["lstm/1: stock / ours"]["state"], found["lstm/1: stock / ours"]["value"]) == ("met", 50)
-    assert found["lstm/1: cuDNN / ours"]["state"] == "missed"
-    assert found["nasrnn/1: stock / ours"]["state"] == "missed"
-    assert found["nasrnn/1: a call of ours"]["state"] == "missed"
-    assert found["rae/1: stock / ours"]["state"] == "not measured"
-    assert found["device barrier, all units"]["state"] == "met"
-    assert found["tagged hop"]["state"] == "missed"
-    limits = [limit_seconds(row, H200) for row in ("lstm/1", "nasrnn/1")]
-    worst = found["kernel time over its limit, worst model"]
-    assert worst["value"] == pytest.approx(9e-5 / limits[0]) and 2e-4 / limits[1] < worst["value"]
-
-
-def test_targets_of_predictions():
-    row = {"seconds": 1e-4, "stock_seconds": 4e-3}
-    found = {r["target"]: r for r in targets.judge_all({"plan": {"lstm/1@sm_90": row}})}
-    assert found["lstm/1: stock / ours"]["state"] == "predicted: met"
-    assert found["lstm/1: cuDNN / ours"]["state"] == "not measured"
-    assert found["kernel time over its limit, worst model"]["state"] == "predicted: met"
-
-
-def test_tables():
-    text = report.text({"sections": figures_of_a_card()})
-    assert "NVIDIA H200 (sm_90, 132 multiprocessors), CUDA driver 13.0" in text and "PREDICT" not in text
-    (line,) = (line for line in text.splitlines() if line.startswith("lstm/1 ") and "agrees" in line)
-    assert "100.0" in line and "5000.0" in line and "50.00" in line
-    assert "DIFFERS" in text and "ck_resident x 132 blocks" in text and "CudaError: refused" in text
-    assert "times rae/1: stopped after 60 s" in text and "(not captured)" in text
-
-
-def test_what_was_predicted_stands_beside_what_was_measured():
-    sections = figures_of_a_card()
-    sections["times"]["lstm/1"]["kernel"] = {"seconds": 9e-5, "predicted_seconds": 6e-5, "calls": []}
-    plan = {"seconds": 8e-5, "stock_seconds": 4e-3, "barriers": 73}
-    sections["plan"] = {
-        "lstm/1@card": {**plan, "bytes": {"l2": 2e6}, "plan": "132 units"},
-        "rae/1@card": {"error": "no"},
-    }
-    lines = report.text({"sections": sections}).splitlines()
-    head = next(k for k, line in enumerate(lines) if line.startswith("model and card"))
-    (lstm, nasrnn, *_) = lines[head + 1 :]
-    assert lstm.split() == ["lstm/1", "90.0", "60.0", "1.50", "5000.0", "4000.0", "1.25", "50.00", "50.00"]
-    assert not nasrnn  # nothing was predicted of it
-    assert "model and card" not in report.text({"sections": figures_of_a_card()})
-
-
-def test_what_is_inside_of_records_is_told():
-    """A form that was not captured, and a branch whose results differ."""
-    sections = {
-        "build": {"lstm/1": {"graphs": {"captured": False, "error": "no kCommandBuffer"}, "stock": {}}},
-        "captured": {"rae/1": {"differences": [0.0, 0.5], "captured": True, "ok": False}},
-        "auto": {"lstm/1": {"choice": "stock", "seconds": {"auto": 7e-3}}},
-        "times": {"lstm/1": {"seconds": {"stock": 7e-3}}},
-    }
-    text = report.text({"sections": sections})
-    assert "build lstm/1 graphs: no kCommandBuffer" in text
-    assert "rae/1                   captured, OTHER RESULTS: NOT RIGHT" in text
-    (row,) = (line for line in text.splitlines() if line.startswith("lstm/1 "))
-    columns = ["7000.0" if form == "stock" else "-" for form in peers.FORMS]
-    assert row.split()[1:] == [*columns, "7000.0", "-", "stock", "not", "checked"]
-
-
 def test_forms_that_are_not_captured_are_errors(settings, tmp_path):
     """Nothing is captured on the host."""
     looking = replace(settings, dump=str(tmp_path))
@@ -430,77 +324,6 @@ def test_forms_that_are_not_captured_are_errors(settings, tmp_path):
     assert "error" not in found["stock"]
     branch = items.captured("scalar_scan", looking)
     assert branch["error"] == thunks.NOT_CAPTURED and not branch["ok"]
-
-
-def test_thunks_are_read_as_they_are_nested():
-    text = """000: kCommandBuffer [source       | next=002 (1)]
-    001: kCopy [source | sink] kCopy
-002: kWhile         [prev=000 (1) | sink        ]
-condition:
-    003: kCustomKernel [source       | next=004 (1)] first grid: [1, 1, 1]
-    004: kCustomKernel [prev=003 (1) | sink        ] second
-  body:
-    000: kCommandBuffer [source | sink]
-        005: kConditional [source | sink]
-          false_branch:
-            006: kCopy [source | sink] kCopy
-          true_branch:
-            007: kGemm [source | sink]
-008: kCopy [source | sink] last
-"""
-    buffer, loop, last = thunks.thunks(text)
-    assert (buffer.kind, [t.kind for t in buffer.inner]) == ("kCommandBuffer", ["kCopy"])
-    assert [(t.kind, t.part) for t in loop.inner] == [
-        ("kCustomKernel", "condition"),
-        ("kCustomKernel", "condition"),
-        ("kCommandBuffer", "body"),
-    ]
-    assert loop.inner[0].name == "first grid: [1, 1, 1]" and last.name == "last"
-    (branch,) = loop.inner[2].inner
-    assert [(t.kind, t.part) for t in branch.inner] == [("kCopy", "false_branch"), ("kGemm", "true_branch")]
-    assert [t.kind for t in loop.walk()].count("kCopy") == 1
-
-
-def test_loops_outside_of_command_buffers(tmp_path):
-    """Of the executable that was compiled last, after XLA's passes."""
-    inside = "000: kCommandBuffer [source]\n    001: kWhile [source]\n    body:\n      002: kGemm [x]\n"
-    (tmp_path / "module_0001.jit_f.thunk_sequence.txt").write_text("000: kWhile [source]\n")
-    assert thunks.captured(thunks.dumps(str(tmp_path))) == thunks.Captured(False, 0, 1)
-    assert thunks.captured_of({}, thunks.dumps(str(tmp_path))).get("error") is None
-    (tmp_path / "module_0001.jit_f.thunk_sequence_after_thunk_passes.txt").write_text(inside)
-    assert thunks.captured(thunks.dumps(str(tmp_path))) == thunks.Captured(True, 1, 1)
-    (tmp_path / "module_0002.jit_g.thunk_sequence.txt").write_text(f"{inside}003: kWhile [sink]\n")
-    found = thunks.captured_of({"an": "option"}, thunks.dumps(str(tmp_path)))
-    assert (found["loops_captured"], found["loops"]) == (1, 2)
-    assert found["error"] == "1 of 2 loops are outside of command buffers"
-    assert thunks.captured(thunks.dumps("")) == thunks.Captured(False, 0, 0)
-
-
-LIMIT = f"{1e6 * limit_seconds('lstm/1', H200):.1f}"
-
-
-def test_tables_without_a_card():
-    plan = {
-        "seconds": 1e-4,
-        "stock_seconds": 4e-3,
-        "unrolled_seconds": 2.5e-3,
-        "barriers": 73,
-        "bytes": {"l2": 2e6},
-        "plan": "132 units",
-    }
-    sections = {
-        "versions": {"all": {"no_card": "no driver"}},
-        "plan": {"lstm/1@sm_90": plan, "rae/1@sm_90": {"skipped": "no time left"}},
-        "emulate": {"lstm/1": {"ok": True}},
-        "stock_for_card": {"lstm/1": {"kernels": 2050.0, "bytes": 1e9, "unknown": False}},
-    }
-    text = report.text({"sections": sections})
-    assert "no GPU here (no driver)" in text and "PREDICTED" in text
-    (line,) = (line for line in text.splitlines() if line.startswith("sm_90  lstm/1"))
-    assert "agrees" in line and "2050" in line and "40.0" in line and "2500.0" in line and LIMIT in line
-    assert "no time left" in text and "predicted: met" in text
-    small = report.text({"sections": sections, "small": True})
-    assert "predicted: met" not in small and LIMIT not in small
 
 
 def test_whole_run_with_a_card_that_jax_cannot_use(monkeypatch, tmp_path):

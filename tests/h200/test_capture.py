@@ -88,7 +88,7 @@ def test_call(tmp_path):
     found = compiled(ours(loop), (X,), tmp_path)
     results, launch = call_of(found)
     assert gpu_call._handlers
-    assert results == ["f32[64,64]", f"u8[{launch[7 - 1]}]"] and launch[6] > launch[1] > 0
+    assert results == ["f32[64,64]", f"u8[{launch[7 - 1]}]"] and launch[6] > launch[1] >= 0
     kinds = [step.kind for step in found.steps]
     assert kinds.count("kCustomCall") == 1 and set(kinds) <= {"kCustomCall", "kCopy"}
 
