@@ -4,6 +4,7 @@
 #   make lint           check the sources: ruff, import-linter, mypy
 #   make static-checks  compile the benchmark's programs for GPUs that are not here (ARGS="sm_90 lstm/1 --update")
 #   make benchmark      time all models
+#   make card-pack      compile the programs for a card that is elsewhere (JAX=0.11.2, the version there)
 #   make docs           build the site in the folder `site`
 #   make install        install the package; `make install-test` adds what the tests need
 #   make clean          delete .venv and all that was built
@@ -18,6 +19,10 @@ USABLE = import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14 python; do \
 	"$$p" -c '$(USABLE)' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 
+# For versions of jax that need a newer one.
+NEWER ?= $(shell for p in python3.12 python3.13 python3.14 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.1[234].*/bin/python; do \
+	"$$p" -c 'import ensurepip, venv' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+
 # Without a C++ compiler the `compiler` extra brings one.
 EXTRA_FOR_DEMO = $(shell for c in $$CXX c++ g++ clang++; do \
 	command -v "$$c" >/dev/null 2>&1 && { echo found; break; }; done | grep -q found || echo '[compiler]')
@@ -25,7 +30,7 @@ EXTRA_FOR_DEMO = $(shell for c in $$CXX c++ g++ clang++; do \
 PIP = "$(VENV)/bin/python" -m pip --disable-pip-version-check --quiet
 RUN = JAX_PLATFORMS="$${JAX_PLATFORMS:-cpu}" "$(VENV)/bin/python"
 
-.PHONY: demo test static-checks lint install install-test benchmark docs clean
+.PHONY: demo test static-checks lint install install-test benchmark card-pack docs clean
 
 demo: install
 	$(RUN) -m jax_cocktail demo $(ARGS)
@@ -44,6 +49,21 @@ static-checks: install-test
 
 benchmark: install
 	$(RUN) benchmarks/run.py $(ARGS)
+
+# What is compiled stays in build/card/cache. The folder build/card/pack is all that the card's machine needs
+# beside the sources; it must have the same version of jax, or it compiles our programs again.
+JAX ?= 0.11.2
+CARD = build/card
+card-pack: $(CARD)/jax-$(JAX)/bin/python
+	JAX_PLATFORMS=cpu JAX_COCKTAIL_CACHE_DIR="$(CURDIR)/$(CARD)/cache" \
+		"$(CARD)/jax-$(JAX)/bin/python" benchmarks/gpu_check.py --pack "$(CARD)/pack" $(ARGS)
+
+$(CARD)/jax-$(JAX)/bin/python:
+	@test -n "$(NEWER)" || { echo "no Python >= 3.12 with venv and ensurepip on PATH; say make NEWER=..."; exit 1; }
+	"$(NEWER)" -m venv "$(CARD)/jax-$(JAX).new"
+	"$(CARD)/jax-$(JAX).new/bin/python" -m pip --disable-pip-version-check --quiet install \
+		'jax==$(JAX)' 'jaxlib==$(JAX)' numpy absl-py filelock
+	mv "$(CARD)/jax-$(JAX).new" "$(CARD)/jax-$(JAX)"
 
 docs: install
 	$(PIP) install -e '.[docs]'
