@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,6 +144,61 @@ def test_cut_off_and_resumed(there):
     assert not PRINTED.search(again.stdout.split("jax: ")[0].encode()) and again.returncode == 0
     text = report.text(last)
     assert f"{ROW}, {there.row(ROW).best().label}" in text and "agrees" in text
+
+
+def answers(data):
+    """What does not depend on the clock: every item, and whether it is right or what is wrong with it."""
+    found = {}
+
+    def look(where, record):
+        if "code" in record:
+            wrong = re.sub(r"0x[0-9a-f]+", "", record.get("error", record.get("none", "")))
+            found[where] = record.get("ok"), record.get("digest"), wrong
+        else:
+            for key, inner in record.items():
+                if isinstance(inner, dict):
+                    look((*where, key), inner)
+
+    look((), {name: each for name, each in data["sections"].items() if name not in ("versions", "jax")})
+    return found
+
+
+@pytest.mark.long
+def test_the_whole_pack(tmp_path, monkeypatch):
+    """All rows, figures and litmus tests take less than 150 s. Cut off three times and resumed, they are what
+    an uninterrupted run finds; figures of the card and litmus tests are there after 25 s."""
+    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(FakeCard(tmp_path).path))
+    monkeypatch.setenv("FAKE_FACTS", small_pack.CARD)
+    folder = small_pack.made(tmp_path / "pack", packed.ORDER)
+    words = [sys.executable, str(CHECK), "--run", str(folder), "--budget", "150"]
+    start = time.monotonic()
+    whole = subprocess.run([*words, "--out", str(tmp_path / "whole")], capture_output=True, text=True)
+    assert whole.returncode == 0 and time.monotonic() - start < 150, whole.stdout + whole.stderr
+    (path,) = (tmp_path / "whole").glob("gpu_check_*.json")
+    expected = answers(json.loads(path.read_text()))
+    assert sum(where[0] == "kernels" for where in expected) > 80
+    assert all(ok for where, (ok, _, _) in expected.items() if where[0] in ("kernels", "host"))
+    resumed = []
+    for seconds in (25, 8, 8, 150):  # the command needs some to begin
+        process = subprocess.Popen(
+            [*words, "--out", str(tmp_path / "parts"), *resumed], start_new_session=True
+        )
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        (path,) = (tmp_path / "parts").glob("gpu_check_*.json")
+        resumed = ["--resume", str(path)]
+        if seconds == 25:
+            first = answers(json.loads(path.read_text()))
+            early = {
+                where
+                for where in expected
+                if where[0] in ("measure", "litmus") and "threads" not in where[-1]
+            }
+            assert early <= set(first)
+    assert answers(json.loads(path.read_text())) == expected
 
 
 def test_without_time(there):
