@@ -42,8 +42,8 @@ print(f"jax {jax.__version__} on {jax.default_backend()}; {load:.1f} processes f
 # %% [markdown]
 # ## A file of results
 #
-# `benchmarks/results` has a file for each run on a card, `gpu_check_<card>_<sources>.json`. It has one section
-# for each kind of measurement, and in it one record for each program; `benchmarks/results/README.md` describes
+# `benchmarks/results` has a file for each run on a card: `gpu_check_<card>_<sources>.json`. It has a section
+# for each kind of measurement, and in it a record for each program. `benchmarks/results/README.md` describes
 # them.
 
 # %%
