@@ -198,8 +198,12 @@ def prepare(check: Check, deadline: float) -> None:
     part = max(cores // 4, 1)
     workers = {"build": min(COMPILERS, cores)}
     with ThreadPoolExecutor(len(groups)) as threads:
-        for name, tasks in groups.items():
+        begun = [
             threads.submit(check.section, name, tasks, workers.get(name, part), deadline)
+            for name, tasks in groups.items()
+        ]
+    for section in begun:
+        section.result()
 
 
 def with_pack(check: Check) -> bool:
@@ -352,7 +356,7 @@ def as_planned(check: Check, pack: Pack) -> bool:
     return store_measured(Measured(spec, facts["driver"])) is not None
 
 
-def begun(options: argparse.Namespace) -> Results:
+def opened(options: argparse.Namespace) -> Results:
     """The file of this run, with what it takes over from another one."""
     small, digests = options.small, frozenset[str]()
     if options.run:
@@ -382,7 +386,7 @@ def main() -> None:
         from benchmarks.gpu.fit import fit
 
         sys.exit(fit(options.fit))
-    results, finished = begun(options), True
+    results, finished = opened(options), True
     try:
         with tempfile.TemporaryDirectory(prefix="gpu_check-") as folder:
             if options.run:

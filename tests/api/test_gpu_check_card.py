@@ -175,6 +175,26 @@ def test_kernel_time(fake, monkeypatch, sms, kernel, grid):
     assert fake.launches() == 2 + 1 + 3 + 2  # to choose a number, to load, in a graph, by `run`
 
 
+@pytest.mark.parametrize(
+    ("room", "kernel", "grid", "cluster"), [(16, "ck_resident", 4, 4), (2, "ck_portable", 4, 1)]
+)
+def test_a_cluster_runs_where_the_handler_would_run_it(fake, room, kernel, grid, cluster):
+    """Elsewhere the portable kernel does, as cooperative blocks whose header is cleared."""
+    fake.set(sms=16, in_cluster=room, pointers=4)
+    text = "#define CK_ONE_CLUSTER 1\n" + program(DOUBLING, threads=32, most_units=4, shared=64)
+    plan = LaunchPlan(256, 4, 32, 4096, 4096, 512, cooperative=True, cluster=True)
+    x = np.arange(8, dtype=np.float32)
+    call = launching.Call(
+        emulator.build(text).path.read_bytes(), plan, (x,), (jax.ShapeDtypeStruct((8,), x.dtype),)
+    )
+    with gpu_card.Card() as card:
+        loaded = launching.load(card, call)
+        launch = loaded.launch
+        assert (loaded.kernel, launch.grid, launch.cluster) == (kernel, grid, cluster)
+        assert launch.cooperative == (cluster == 1) and loaded.cleared == (256 if cluster == 1 else 0)
+        assert np.array_equal(loaded.run()[0], 2 * x)
+
+
 def test_recording(monkeypatch):
     """Operands come as they were given, and the program gives what it gave."""
     calls = []

@@ -372,6 +372,29 @@ def test_arguments_that_cannot_be_made(there, tmp_path):
     found.end()
 
 
+def test_arguments_are_on_no_clock(there, monkeypatch):
+    """However long they take to be made."""
+    begin = serving.Inputs.begin
+
+    def late(self, rows):
+        begin(self, rows[1:])
+        words = [
+            sys.executable,
+            "-m",
+            "benchmarks.gpu.inputs",
+            str(self.pack.folder),
+            str(self.folder),
+            rows[0],
+        ]
+        self._makers[rows[0]] = subprocess.Popen(
+            ["sh", "-c", 'sleep 3; exec "$@"', "sh", *words], env=self.environment
+        )
+
+    monkeypatch.setattr(serving.Inputs, "begin", late)
+    finished, data = ran(there, limits=replace(QUICK, item=2.5))
+    assert finished and all(record["ok"] for record in kernels(data)[ROW].values())
+
+
 def full(monkeypatch, has_reserve):
     """A disk without room but for the reserve."""
     write = results.write
