@@ -6,12 +6,11 @@ the driver alone. It ends at the first error of the driver, after which the card
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from jax_cocktail.utask.plan import LaunchPlan
 
 SPIN_SECONDS = 0.15  # before every timing, in which the clock of an idle card rises
 SMALL = 1e-3  # of the rounds of a figure, for packs of small sizes
-TURNS = 20  # calls of each program on two streams
+TURNS, FEW_TURNS = 20, 2  # calls of each program on two streams; of small sizes
 Record = dict[str, Any]
 
 
@@ -43,6 +42,7 @@ class Worker:
         self._clock = pack.binary(self._facts["clock"])
         self._scale = SMALL if self._facts["small"] else 1.0
         self._spin = SPIN_SECONDS * self._scale
+        self._turns = FEW_TURNS if self._facts["small"] else TURNS
         self._row: Row | None = None
         self._arrays: dict[str, Array] = {}
         self._operands: tuple[Array, ...] = ()
@@ -88,8 +88,8 @@ class Worker:
                 row = self._read(name)
                 loaded.append(launching.load(card, self._call(row, row.best())))
                 rows.append((row, row.best(), self._arrays, self._same))
-            alone = [_timed(functools.partial(_turn, [each])) for each in loaded]
-            together = _timed(functools.partial(_turn, loaded))
+            alone = [_timed([each], self._turns) for each in loaded]
+            together = _timed(loaded, self._turns)
             found = [each.downloaded() for each in loaded]
         finally:
             self.card.release()
@@ -153,21 +153,16 @@ class Worker:
         return row
 
 
-def _turn(loaded: list[launching.Loaded]) -> None:
-    """Enqueues calls of all programs in turn, and waits for them."""
-    for _ in range(TURNS):
+def _timed(loaded: Sequence[launching.Loaded], turns: int) -> float:
+    """Seconds of a call of each program: of several that are waited for together, after as many others."""
+    for _ in range(2):
+        start = time.perf_counter()
+        for _ in range(turns):
+            for each in loaded:
+                each.enqueue()
         for each in loaded:
-            each.enqueue()
-    for each in loaded:
-        each.card.wait()
-
-
-def _timed(work: Callable[[], None]) -> float:
-    """Seconds of a call of each program, the first turn left out."""
-    work()
-    start = time.perf_counter()
-    work()
-    return (time.perf_counter() - start) / TURNS
+            each.card.wait()
+    return (time.perf_counter() - start) / turns
 
 
 def _timeline(rings: Array, stamps: Stamps) -> list[str]:
