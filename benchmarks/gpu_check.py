@@ -9,24 +9,26 @@
     python benchmarks/gpu_check.py --run FOLDER    on that card: measure it, check and time the rows
                                    --resume FILE   go on with what is missing in the file of such a run
     python benchmarks/gpu_check.py --fit FILE      the cost model against a JSON file of such a run; no GPU
+    python benchmarks/gpu_check.py --report FILE   the tables of such a file; no GPU
 
 Phases: versions; microbenchmarks through the driver; building, on all cores; correctness against float64 and
 stock XLA, with a limit on waiting; stock XLA's loops; timing, alone on the card; the policy's automatic
 decisions. The cost model's predictions for this card are printed next to the measured times. Each item runs
-in a process of its own. A failure becomes a record in the JSON file, which is rewritten after every section;
-an item without time left is recorded as skipped. The measured figures of the card are stored for the policy.
+in a process of its own. A failure becomes a record in the JSON file, which is rewritten after every item; an
+item without time left is recorded as skipped. The measured figures of the card are stored for the policy.
 
 `--run` begins with what counts most: figures of the card and litmus tests, the main rows, the other ones,
 other plans, latencies; then what only jax can tell, with the programs that the pack brings along. A run that
 is cut off has everything until then. `--resume` takes over what is of the same sources, or of programs whose
-machine code is still the same. Status 75 says that another call would go on.
+machine code is still the same. With `--only`, figures, litmus tests and latencies are left out. The exit
+status is 75 if there was no time for all of it, else 1 if something failed.
 
 On a machine with AMD cards, jax describes the card. Microbenchmarks, packs and the times of kernels alone
 need CUDA's driver, so they are left out there.
 
 Without a GPU the command compiles every row for three architectures, runs small sizes in the emulation of the
-tests, and prints predictions of the cost model in place of times, marked as such. In both cases the exit
-status is 0.
+tests, and prints predictions of the cost model in place of times, marked as such. Without `--run` the exit
+status is 0 whatever was found.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -48,7 +51,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu.packed import ANSWERED, AUTO, MAIN, MEASURES, ORDER, Pack, source_digest  # noqa: E402
 from benchmarks.gpu.pool import Record, Stuck, Task, python_path, run_all, tell  # noqa: E402
-from benchmarks.gpu.results import Results  # noqa: E402
+from benchmarks.gpu.results import NO_CARD, Results  # noqa: E402
 from jax_cocktail.device.spec import from_json  # noqa: E402
 from jax_cocktail.device.store import Measured, store_measured  # noqa: E402
 
@@ -144,7 +147,7 @@ class Check:
         """Runs tasks and keeps their records. Those that an earlier run finished are not repeated. Raises
         Stuck."""
         tasks = [task for task in tasks if name in ALWAYS or not self._finished(name, task)]
-        print(f"{time.monotonic() - self.start:6.1f} s  {name}: {len(tasks)} item(s)", flush=True)
+        print(f"{self.results.seconds:6.1f} s  {name}: {len(tasks)} item(s)", flush=True)
         records = run_all(tasks, workers, min(deadline, self.deadline), self._said)
         for key, record in records.items():
             if "skipped" not in record or self.results.known(name, key) is None:
@@ -210,8 +213,13 @@ def with_pack(check: Check) -> bool:
     """What only jax can tell, with the programs of the pack, the most important first. True if all of it is
     there."""
     found = check.section("jax", [check.task("jax", "all")], 1, check.deadline)["all"]
+    if "skipped" in found:
+        return False
     if found.get("backend") != "gpu":
-        check.results.say(f"jax has no GPU here: {found.get('why', found.get('error'))}")
+        why = found.get("why", f"its backend is {found.get('backend')}; is jax-cuda13-plugin installed?")
+        check.results.keep(
+            {**found, "error": f"jax has no GPU here: {found.get('error', why)}"}, "jax", "all"
+        )
         return True
     rows = [row for row in MAIN if row in check.rows]
     stages = (
@@ -289,6 +297,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="run a pack on the card that is here")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on with what this run left")
     parser.add_argument("--fit", type=Path, metavar="FILE", help="compare the cost model with a run")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="print the tables of a run")
     parser.add_argument("--item", nargs=2, metavar=("PHASE", "NAME"), help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--of", type=Path, help=argparse.SUPPRESS)
@@ -332,28 +341,33 @@ def check_all(options: argparse.Namespace, work: Path, results: Results) -> None
 
 
 def run_pack(options: argparse.Namespace, work: Path, results: Results) -> bool:
-    """Runs a pack, and then jax with its programs; True if nothing is left to do."""
+    """Runs a pack, and then jax with its programs; True if there was time for all of it."""
     from benchmarks.gpu.run_pack import PackRun
 
     pack, start = Pack(options.run), time.monotonic()
     if not PackRun(pack, results, options.budget, options.only or ()).run():
         return False
-    check = Check(options, options.only or ORDER, work, results, options.run.absolute(), start)
-    if not as_planned(check, pack):
-        results.say("this card has not the units that the pack is for: jax compiles our programs again")
+    rows = options.only or [row.name for row in pack.rows()]
+    check = Check(options, rows, work, results, options.run.absolute(), start)
+    plan_as_packed(check, pack)
     finished = with_pack(check)
-    results.ended = "all items are there" if finished else "no time left"
+    results.ended = "every item had its turn" if finished else "no time left for all of jax's items"
     return finished
 
 
-def as_planned(check: Check, pack: Pack) -> bool:
-    """Lets jax's processes plan for the card as the pack was planned; False if the card has other units."""
+def plan_as_packed(check: Check, pack: Pack) -> None:
+    """Lets jax's processes plan for the card as the pack was planned, unless the card has other units."""
     facts = check.results.known("versions", "all", "card") or {}
-    spec = replace(from_json(json.dumps(pack.facts["spec"])), name=facts["name"])
-    if spec.units != facts["attributes"]["units"]:
-        return False
+    spec, units = (
+        replace(from_json(json.dumps(pack.facts["spec"])), name=facts["name"]),
+        facts["attributes"]["units"],
+    )
     os.environ.update(check.environment())
-    return store_measured(Measured(spec, facts["driver"])) is not None
+    if spec.units != units:
+        why = f"this card has {units} multiprocessors, and the pack is for {spec.units}"
+        check.results.say(f"{why}: jax compiles our programs anew, which needs nvcc or NVRTC")
+    elif store_measured(Measured(spec, facts["driver"])) is None:
+        check.results.say(f"{check.work} cannot be written: jax plans and compiles our programs anew")
 
 
 def opened(options: argparse.Namespace) -> Results:
@@ -361,19 +375,45 @@ def opened(options: argparse.Namespace) -> Results:
     small, digests = options.small, frozenset[str]()
     if options.run:
         pack = Pack(options.run)
+        if not (options.run / "pack.json").exists():
+            sys.exit(f"there is no pack in {options.run}: make card-pack makes one in build/card/pack")
+        if unknown := set(options.only or ()) - {row.name for row in pack.rows()}:
+            sys.exit(f"the pack has no row {', '.join(sorted(unknown))}")
         small, digests = pack.facts["small"], pack.digests() | {pack.facts[name] for name in MEASURES}
     found = Results(Path(options.out), source_digest(), small, options.quick)
-    found.reserve()
     if options.resume:
         try:
             found.resume(options.resume, lambda record: record.get("digest") in digests)
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             sys.exit(f"{options.resume} cannot be resumed, pass a file that --run wrote: {error}")
+    found.reserve()
     return found
 
 
+def run(options: argparse.Namespace, results: Results) -> bool:
+    """A run with or without a pack, whatever ends it; True if there was time for all of it."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="gpu_check-") as folder:
+            if options.run:
+                return run_pack(options, Path(folder), results)
+            check_all(options, Path(folder), results)
+            return True
+    except Stuck as error:
+        results.ended = f"{error}: the machine has to be started again"
+    except KeyboardInterrupt:
+        results.ended = "it was interrupted"
+    except OSError as error:
+        results.ended = f"the files of the run cannot be written: {error}"
+    return False
+
+
+def interrupted(*_: object) -> None:
+    """Ends everything that was started, as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
 def main() -> None:
-    """Runs the checks, prints the report, and exits with status 0 whatever the results; `--fit` may say 1."""
+    """Runs the checks and prints the report."""
     options = parse()
     if options.item:
         item(options)
@@ -386,23 +426,40 @@ def main() -> None:
         from benchmarks.gpu.fit import fit
 
         sys.exit(fit(options.fit))
-    results, finished = opened(options), True
+    if options.report:
+        from benchmarks.gpu import report  # imports jax
+
+        print(report.text(json.loads(options.report.read_text(encoding="utf-8"))))
+        return
+    signal.signal(signal.SIGTERM, interrupted)
+    results = opened(options)
+    finished = run(options, results)
+    results.release()
     try:
-        with tempfile.TemporaryDirectory(prefix="gpu_check-") as folder:
-            if options.run:
-                finished = run_pack(options, Path(folder), results)
-            else:
-                check_all(options, Path(folder), results)
-    except Stuck as error:
-        results.ended, finished = f"{error}: the machine has to be started again", False
-    finally:
-        results.release()
         results.write()
+    except OSError as error:
+        print(f"{results.path} cannot be written: {error}", flush=True)
+    sys.exit(said(options, results, finished))
+
+
+def said(options: argparse.Namespace, results: Results, finished: bool) -> int:
+    """Prints the report, and how to go on. Returns the exit status."""
     from benchmarks.gpu import report  # imports jax
 
     print("\n" + report.text(results.data))
-    print(f"\n{results.path}: written after {results.seconds:.0f} s, {results.ended}", flush=True)
-    sys.exit(0 if finished else UNFINISHED)
+    print(f"\n{results.path}: written after {results.seconds:.0f} s; {results.ended}")
+    failures = results.failures() if options.run else []
+    if failures:
+        print(
+            f"{len(failures)} items failed: {', '.join(failures[:6])}{', ...' if len(failures) > 6 else ''}"
+        )
+    if options.run and not finished and results.card != NO_CARD:
+        print(
+            f"to go on: python3 benchmarks/gpu_check.py --run {options.run} --resume {results.path}",
+            flush=True,
+        )
+    hopeless = options.run and results.card == NO_CARD
+    return int(hopeless or bool(failures)) if finished or hopeless else UNFINISHED
 
 
 if __name__ == "__main__":

@@ -246,13 +246,15 @@ def answers(run: Run) -> str:
     stopped = [row for row in run.rows if row not in right and row not in wrong]
     text = f"{len(right)} of {len(run.rows)} programs agree with a float64 reference within their limits"
     text += f"; wrong: {', '.join(wrong)}" if wrong else "; none is wrong"
-    return text + (f"; not checked for lack of time: {', '.join(stopped)}.\n" if stopped else ".\n")
+    return text + (f"; not checked: {', '.join(stopped)}.\n" if stopped else ".\n")
 
 
 def card(run: Run) -> str:
     """What ran where, and the figures of the card that plans depend on."""
-    versions, spec = run.versions, run.section("measure")["card"]["spec"]
-    packages = versions["packages"]
+    versions, measured = run.versions, run.section("measure")["card"]
+    packages, spec = versions["packages"], {**measured["spec"], **dict.fromkeys(measured["kept_from_table"])}
+    rates = (NONE if spec[k] is None else f"{spec[k] / 1e12:.3g}" for k in (*_RATES, "flops"))
+    shared, l2, memory, flops = rates
     said = (
         ("card", run.card),
         ("software", f"jax {packages.get('jax', NONE)}, {versions['compiler']}"),
@@ -260,8 +262,8 @@ def card(run: Run) -> str:
         ("launch in a graph", f"{time(spec['launch_seconds'])} us"),
         ("barrier between all units", f"{time(spec['barrier_seconds'])} us"),
         ("hop by a flag", f"{time(spec['hop_seconds'])} us"),
-        ("shared memory, L2, memory", " / ".join(f"{spec[k] / 1e12:.3g}" for k in _RATES) + " TB/s"),
-        ("float32 multiply-add", f"{spec['flops'] / 1e12:.3g} TFLOP/s"),
+        ("shared memory, L2, memory", f"{shared} / {l2} / {memory} TB/s"),
+        ("float32 multiply-add", f"{flops} TFLOP/s"),
     )
     return table(("figure", "value"), said)
 

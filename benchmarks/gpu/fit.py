@@ -48,8 +48,12 @@ def fitted(path: Path, record: Record) -> tuple[Fitted, ...]:
 
 
 def fit(path: Path) -> int:
-    """Prints the table. Returns 1 if a kernel is further off than `FURTHEST`, or the ranks differ."""
+    """Prints the table. Returns 1 if a kernel is further off than `FURTHEST`, the ranks differ, or nothing
+    was timed."""
     record = json.loads(path.read_text(encoding="utf-8"))
+    if not any(measured(record)):
+        print(f"nothing of ours was timed in {path}")
+        return 1
     if not path_of(path).exists():
         store(planned(record), path_of(path))
     found = fitted(path, record)

@@ -45,8 +45,11 @@ Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def measured_spec(card: str) -> DeviceSpec:
-    """A card with the figures that its latest results file has. Raises KeyError if there is none."""
-    return spec_of(json.loads(newest()[card].read_text(encoding="utf-8")))
+    """A card with the figures that its latest results file has."""
+    files = newest()
+    if card not in files:
+        raise SystemExit(f"no results of {card}; there are some of {', '.join(files)}")
+    return spec_of(json.loads(files[card].read_text(encoding="utf-8")))
 
 
 # ---- what a program computes -------------------------------------------------------------------------------
@@ -242,20 +245,22 @@ def _measures(pack: packed.Pack, arch: str) -> dict[str, str]:
 
 def make(folder: Path, spec: DeviceSpec, only: Sequence[str] = (), small: bool = False) -> int:
     """Makes or completes a pack, and says on the way what it does; 1 if something is missing in it."""
+    wanted = tuple(only or packed.ORDER)
+    if unknown := set(wanted) - set(packed.ORDER):
+        raise SystemExit(f"no row {', '.join(sorted(unknown))}; there are {', '.join(packed.ORDER)}")
     folder.mkdir(parents=True, exist_ok=True)
     pack, code, missing = packed.Pack(folder), packed.source_digest(), 0
     facts = {"arch": spec.arch, "small": small, "spec": asdict(spec), "code": code, "bundle": ""}
     facts |= {"compiler": str(device_toolchain(spec.arch)), "versions": versions.found()["packages"]}
     facts |= _measures(pack, spec.arch)
     write(folder / "pack.json", facts)
-    wanted = tuple(only or packed.ORDER)
     for name in wanted:
         known = pack.row(name)
         if known is not None and known.code == code:
             print(f"{name}: is there", flush=True)
         else:
             missing += not _said(name, lambda name=name: _add(pack, ROWS[name], code, spec, small))
-    main = [name for name in wanted if name in packed.MAIN]
+    main = [row.name for row in pack.rows() if row.name in packed.MAIN]
     missing += not _said(
         packed.BUNDLE,
         lambda: facts.update(bundle=bundle.make(folder / packed.BUNDLE, main, spec, small)),

@@ -157,9 +157,10 @@ class Pack:
         return found
 
     def rows(self) -> tuple[Row, ...]:
-        """The rows, the most important first."""
+        """The rows of the pack's sources, the most important first."""
+        code = self.facts["code"]
         found = (self.row(name) for name in ORDER)
-        return tuple(row for row in found if row is not None)
+        return tuple(row for row in found if row is not None and row.code == code)
 
     def row(self, name: str) -> Row | None:
         """A row, or None."""

@@ -14,6 +14,7 @@ from jax_cocktail.device.cards import spec_for
 from jax_cocktail.device.spec import DeviceSpec
 
 STATES = {True: "agrees", False: "DIFFERS", None: "not judged: this machine makes other inputs"}
+MOST_PLACES = 8  # that are listed of one reason
 PRECISIONS = ("highest", "default")
 Results = Mapping[str, Any]
 Limits = Callable[[str, DeviceSpec], float | None]
@@ -272,29 +273,41 @@ def _predicted_line(
 
 
 def _problems(sections: Mapping[str, Any]) -> Iterator[str]:
-    """What failed, was not there, or found no time."""
+    """What failed, was not there, or found no time: our programs first."""
     found: dict[str, list[str]] = {}
-    for section, records in sections.items():
-        for name, record in records.items():
-            parts = {name: record, **{f"{name} {k}": v for k, v in record.items() if isinstance(v, Mapping)}}
-            for where, part in parts.items():
-                for kind in ("error", "skipped", "none"):
-                    if isinstance(part.get(kind), str):
-                        place = f"{section} {where}".removesuffix(" all")
-                        found.setdefault(part[kind].splitlines()[0][:160], []).append(place)
+    for section in sorted(sections, key=lambda name: name != "kernels"):
+        for where, part in _parts(sections[section], (section,)):
+            for kind in ("error", "skipped", "none"):
+                if isinstance(part.get(kind), str):
+                    found.setdefault(part[kind].splitlines()[0][:200], []).append(" ".join(where))
     if found:
         yield "not done:"
     for reason, places in found.items():
-        more = f" and {len(places) - 6} more" if len(places) > 6 else ""
-        yield f"  {', '.join(places[:6])}{more}: {reason}"
+        more = f"; and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else ""
+        yield f"  {'; '.join(places[:MOST_PLACES])}{more}: {reason}"
+
+
+def _parts(
+    of: Mapping[str, Any], where: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """All records, and what is inside of them."""
+    for name, part in of.items():
+        if isinstance(part, Mapping):
+            place = where if name == "all" else (*where, name)
+            yield place, part
+            yield from _parts(part, place)
 
 
 def _targets(results: Results) -> Iterator[str]:
-    yield f"{'target (on an H200)':44}{'limit':>12}{'found':>10}  state"
-    for row in targets(results):
+    found = targets(results)
+    measured = [row for row in found if "value" in row]
+    if measured:
+        yield f"{'target (on an H200)':44}{'limit':>12}{'found':>10}  state"
+    for row in measured:
         limit = f"{'>=' if row['least'] else '<='} {row['limit']:g} {row['unit']}"
-        value = f"{row['value']:.2f}" if "value" in row else "-"
-        yield f"{row['target']:44}{limit:>12}{value:>10}  {row['state']}"
+        yield f"{row['target']:44}{limit:>12}{row['value']:>10.2f}  {row['state']}"
+    if len(measured) < len(found):
+        yield f"not measured: {len(found) - len(measured)} of {len(found)} targets"
 
 
 def targets(results: Results) -> Sequence[Mapping[str, Any]]:

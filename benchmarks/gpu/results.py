@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,6 +101,10 @@ class Results:
         self.events.append(event)
         self.write()
 
+    def failures(self) -> list[str]:
+        """The items that failed, with their sections."""
+        return [" ".join(where) for where, record in _records(self.sections) if "error" in record]
+
     @property
     def seconds(self) -> float:
         """Of this run and those that it resumes."""
@@ -118,7 +122,7 @@ class Results:
 
         return {
             "code": self.code,
-            "date": time.strftime("%Y-%m-%d"),
+            "date": time.strftime("%Y-%m-%dT%H:%M:%S"),
             "small": self.small,
             "quick": self.quick,
             "seconds": round(self.seconds, 1),
@@ -172,6 +176,15 @@ def _kept(records: Mapping[str, Any], wanted: Callable[[Record], bool]) -> Secti
     return found
 
 
+def _records(of: Mapping[str, Any], where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Record]]:
+    """All records, with their places."""
+    for name, found in of.items():
+        if isinstance(found, dict) and "code" in found:
+            yield (*where, name), found
+        elif isinstance(found, dict):
+            yield from _records(found, (*where, name))
+
+
 def _bounded(data: Record) -> Record:
     """The data, without what failed items printed if it would be too long otherwise."""
     if len(json.dumps(data, indent=1)) < MOST_BYTES:
@@ -201,11 +214,14 @@ def write(path: Path, data: Any) -> None:
 
 
 def newest(folder: Path = FOLDER) -> dict[str, Path]:
-    """The file of the latest run on each card, by the card's name."""
+    """The file of the latest run on each card that timed anything, by the card's name."""
     found: dict[str, tuple[str, Path]] = {}
     for path in sorted(folder.glob("gpu_check_*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
-        card, date = data["sections"].get("versions", {}).get("all", {}).get("card"), data.get("date", "")
-        if card and date >= found.get(card["name"], ("", path))[0]:
+        sections, date = data["sections"], data.get("date", "")
+        card = sections.get("versions", {}).get("all", {}).get("card")
+        kernels = (each for row in sections.get("kernels", {}).values() for each in row.values())
+        timed = any("seconds" in each for each in (*kernels, *sections.get("times", {}).values()))
+        if card and timed and date >= found.get(card["name"], ("", path))[0]:
             found[card["name"]] = date, path
     return {name: path for name, (_, path) in found.items()}

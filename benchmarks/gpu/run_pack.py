@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import tempfile
 import time
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gpu import versions
 from benchmarks.gpu.packed import MAIN, Pack, Packed, Row
@@ -71,9 +73,10 @@ class PackRun:
         card = worker.start()
         facts = Facts(**card["facts"])
         self._begin(facts)
-        for item in self._todo(card["figures"]):
+        todo = self._todo(card["figures"])
+        for number, item in enumerate(todo):
             if time.monotonic() > end:
-                self._end("no time left")
+                self._end(f"no time left for {len(todo) - number} items of the pack, the next one {item[1]}")
                 return False
             record = self._record(item, worker, inputs)
             self._keep(item, record, facts)
@@ -109,7 +112,17 @@ class PackRun:
         here = {**asdict(card), "arch": card.arch, "cards": 1, "platform": "cuda"}
         found = {"card": here, "compiler": facts["compiler"], "pack": facts["versions"]}
         self.results.keep({**found, **versions.found()}, "versions", "all")
+        self._warn(card, facts)
         self._judge(card)
+
+    def _warn(self, card: Facts, facts: Mapping[str, Any]) -> None:
+        """Says what may be wrong with the pack."""
+        if facts["code"] != self.results.code:
+            self.results.say("the pack was made from other sources than these: make it again")
+        release = re.search(r"(\d+)\.(\d+)", facts["compiler"])
+        if release and int(release[1]) * 1000 + int(release[2]) * 10 > card.driver:
+            old = f"CUDA {card.driver // 1000}.{card.driver % 1000 // 10}"
+            self.results.say(f"the driver is of {old}, {facts['compiler']} is newer: it may refuse programs")
 
     def _todo(self, figures: Mapping[str, Sequence[str]]) -> list[Item]:
         """Items without a record, the most important first; then those whose record is an error."""
@@ -182,7 +195,7 @@ class PackRun:
             inputs = Inputs(self.pack, Path(folder), environment, self.limits.inputs)
             ends.callback(inputs.end)
             command = [sys.executable, "-m", "benchmarks.gpu.worker", str(self.pack.folder), folder]
-            worker = Worker(command, environment, self.limits)
+            worker = Worker(command, environment, Path(folder, "worker.log"), self.limits)
             ends.callback(worker.end)
             yield worker, inputs
 

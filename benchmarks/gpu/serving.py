@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.gpu.packed import Pack, file_name
 from benchmarks.gpu.pool import Record, Stuck, ended
 
+MOST_WORDS = 1000  # of what a process said before it ended
 MAKERS = 4  # processes that make arguments
 Item = tuple[str, str, str]  # what it is: "program", "streams", or a kind of figure; its name; its digest
 CARD: Item = ("card", "", "")
@@ -43,10 +44,12 @@ class Hangs(ValueError):
 
 @dataclass
 class Worker:
-    """A process that answers items. It is started when it is needed, and again after one that failed."""
+    """A process that answers items. It is started when it is needed, and again after one that failed. `log`:
+    the file of what it says beside its answers."""
 
     command: Sequence[str]
     environment: dict[str, str]
+    log: Path
     limits: Limits = Limits()
     process: subprocess.Popen[bytes] | None = None
     _rest: bytes = b""
@@ -54,13 +57,15 @@ class Worker:
     def start(self) -> Record:
         """Starts the process; returns what it says of the card. Raises CannotStart or Stuck."""
         for _ in range(self.limits.starts):
-            self.process = subprocess.Popen(
-                self.command,
-                env=self.environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
+            with open(self.log, "wb") as said:
+                self.process = subprocess.Popen(
+                    self.command,
+                    env=self.environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=said,
+                    start_new_session=True,
+                )
             self._rest = b""
             record = self._asked(self.process, CARD, self.limits.start)
             if "error" not in record:
@@ -99,11 +104,15 @@ class Worker:
                     raise Hangs(f"stopped after {seconds:g} s")
                 data = os.read(process.stdout.fileno(), 1 << 16)
                 if not data:
-                    raise ValueError(f"the process ended with status {process.wait()}")
+                    raise ValueError(f"the process ended with status {process.wait()}{self._last_words()}")
                 self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
         record: Record = json.loads(line)
         return record
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace")[-MOST_WORDS:].strip().splitlines()
+        return f": {lines[-1].strip()}" if lines else ""
 
     def end(self) -> None:
         """Ends the process, whatever it does. Raises Stuck if it does not end."""

@@ -221,8 +221,10 @@ def test_refusals() -> None:
     operand = np.zeros(8, np.int32)
     with pytest.raises(EmulationError, match="10 units, but the program takes 1 to 9"):
         ready.launch([operand], [result], units=10)
-    with pytest.raises(EmulationError, match="exactly 9 units, not 2"):
-        ready.launch([operand], [result], units=2, kernel="ck_resident")
+    few = emulator.build("#define CK_RESIDENT_UNITS 7\n" + FAULTS)
+    with pytest.raises(EmulationError, match="at least 7 units, not 6"):
+        few.launch([operand], [result], units=6, kernel="ck_resident")
+    few.launch([operand], [result], units=8, kernel="ck_resident")
     with pytest.raises(EmulationError, match="clusters of 2 blocks do not divide a grid of 3"):
         ready.launch([operand], [result], units=3, cluster=2)
     with pytest.raises(ValueError, match="no kernel 'main'"):
