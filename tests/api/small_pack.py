@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
+import sys
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +14,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import bundle, clock, latency, litmus, pack
+from benchmarks import gpu_check
+from benchmarks.gpu import bundle, clock, latency, litmus, pack, packed
+from benchmarks.gpu.results import Results
+from benchmarks.gpu.run_pack import PackRun
+from benchmarks.gpu.serving import Limits
 from jax_cocktail import compiler
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.codegen.gpu import launch_plan
@@ -70,3 +77,38 @@ def copied(folder: Path, target: Path) -> Path:
     for path in folder.iterdir():
         (target / path.name).write_bytes(path.read_bytes())
     return target
+
+
+# ---- runs of it --------------------------------------------------------------------------------------------
+
+CHECK = Path(gpu_check.__file__)
+ROW, NEXT = "conjugate_gradient", "hidden_markov"  # in the order of a run
+QUICK = Limits(start=60, item=8, hung=2, inputs=60)
+
+
+def begun(there, code="", resume=None):
+    found = Results(there.folder.parent / "out", code or packed.source_digest(), small=True)
+    found.reserve()
+    if resume:
+        found.resume(resume, lambda record: record.get("digest") in there.digests())
+    return found
+
+
+def ran(there, only=(ROW, NEXT), seconds=60.0, limits=QUICK, **how):
+    """Whether a run was complete, and its file."""
+    found = begun(there, **how)
+    finished = PackRun(there, found, seconds, only, limits).run()
+    return finished, json.loads(found.path.read_text())
+
+
+def kernels(data):
+    return data["sections"]["kernels"]
+
+
+PRINTED = re.compile(rb"^ *[\d.]+ s  (.*):", re.MULTILINE)
+
+
+def command(there, *more):
+    out = there.folder.parent / "out"
+    words = [sys.executable, str(CHECK), "--run", str(there.folder), "--out", str(out), "--only", ROW, NEXT]
+    return [*map(str, (*words, "--budget", "60", *more))]

@@ -1,8 +1,7 @@
-"""Runs of a pack on the fake driver, by the processes of a real run: what they find, and what goes wrong."""
+"""Runs of a pack on the fake driver, by the processes of a real run: what they find, and how they go on."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -11,57 +10,16 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from benchmarks import gpu_check
-from benchmarks.gpu import packed, pool, report, results, run_pack, serving
+from benchmarks.gpu import packed, report, results, run_pack
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.run_pack import PackRun
-from benchmarks.gpu.serving import Limits
 from tests.api import small_pack
 from tests.api.fake_card import FakeCard
-from tests.cpu.fake_gpu.driver import compiled
-
-CHECK = Path(gpu_check.__file__)
-ROW, NEXT = "conjugate_gradient", "hidden_markov"  # in the order of a run
-QUICK = Limits(start=60, item=8, hung=2, inputs=60)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A pack of two rows, never written to."""
-    return small_pack.made(tmp_path_factory.mktemp("pack"), (ROW, NEXT))
-
-
-@pytest.fixture
-def there(made, tmp_path, monkeypatch):
-    """The pack where the card is."""
-    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(FakeCard(tmp_path).path))
-    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("FAKE_FACTS", small_pack.CARD)
-    return packed.Pack(small_pack.copied(made, tmp_path / "pack"))
-
-
-def begun(there, code="", resume=None):
-    found = Results(there.folder.parent / "out", code or packed.source_digest(), small=True)
-    found.reserve()
-    if resume:
-        found.resume(resume, lambda record: record.get("digest") in there.digests())
-    return found
-
-
-def ran(there, only=(ROW, NEXT), seconds=60.0, limits=QUICK, **how):
-    """Whether a run was complete, and its file."""
-    found = begun(there, **how)
-    finished = PackRun(there, found, seconds, only, limits).run()
-    return finished, json.loads(found.path.read_text())
-
-
-def kernels(data):
-    return data["sections"]["kernels"]
-
+from tests.api.small_pack import CHECK, NEXT, PRINTED, QUICK, ROW, begun, command, kernels, ran
 
 # ---- what a run finds --------------------------------------------------------------------------------------
 
@@ -100,15 +58,6 @@ def test_run(there):
     (path,) = (there.folder.parent / "out").glob("timelines_*.json")
     lines = json.loads(path.read_text())[ROW][f"{there.row(ROW).best().plan}, traced"]
     assert "stamps of level 2" in lines[0] and len(lines) > 3
-
-
-PRINTED = re.compile(rb"^ *[\d.]+ s  (.*):", re.MULTILINE)
-
-
-def command(there, *more):
-    out = there.folder.parent / "out"
-    words = [sys.executable, str(CHECK), "--run", str(there.folder), "--out", str(out), "--only", ROW, NEXT]
-    return [*map(str, (*words, "--budget", "60", *more))]
 
 
 def cut_off(there, items, *more):
@@ -306,200 +255,6 @@ def test_what_cannot_be_resumed(there, tmp_path, text, why):
         path.write_text(text)
     done = subprocess.run(command(there, "--resume", path), capture_output=True, text=True)
     assert done.returncode == 1 and "cannot be resumed" in done.stderr and why in done.stderr
-
-
-# ---- what goes wrong ---------------------------------------------------------------------------------------
-
-KERNELS = """
-#define KERNEL(NAME) \\
-  extern "C" __attribute__((visibility("default"))) void NAME(void* const*, unsigned, unsigned, unsigned) { \\
-    BODY \\
-  }
-KERNEL(ck_resident)
-KERNEL(ck_portable)
-"""
-HANGS, CRASHES = "for (volatile int i = 0;; i = 1) {}", "__builtin_trap();"
-
-
-def broken(there, row, body, crossing=""):
-    """Puts another machine code into the best program of a row."""
-    found = there.row(row)
-    best = replace(found.best(), digest=f"of {row}", crossing=crossing)
-    kept = tuple(p for p in found.programs if p.phase == "other")
-    binary = compiled(KERNELS.replace("BODY", body)).read_bytes()
-    there.add(replace(found, programs=(best, *kept)), there.arrays(row), [(best.digest, binary)])
-    return best.label
-
-
-def test_a_hang(there):
-    """It is stopped. Programs that wait in the same way are skipped and named, others run under a shorter
-    limit. Another run tries the skipped ones, and those that failed at last."""
-    label = broken(there, ROW, HANGS, crossing="barrier")
-    finished, data = ran(there, limits=replace(QUICK, item=2))
-    found = kernels(data)
-    assert finished and found[ROW][label]["error"] == "stopped after 2 s" and found[ROW][label]["hung"]
-    assert found[ROW]["4 units"]["ok"] and found[NEXT]["1 unit"]["ok"]  # cross by something else, or not
-    why = f"{ROW}, {label}, hung, and waits in the same way (barrier)"
-    assert found[NEXT]["4 units"]["skipped"] == why
-    assert why in report.text(data)
-    (path,) = (there.folder.parent / "out").glob("gpu_check_*.json")
-    _, again = ran(there, resume=path, limits=replace(QUICK, item=2))
-    assert kernels(again)[NEXT]["4 units"]["ok"] and kernels(again)[ROW][label]["hung"]
-
-
-def test_the_limit_after_a_hang(there):
-    """The machine may be lost: no other item gets as long."""
-    labels = [broken(there, name, HANGS) for name in (ROW, NEXT)]
-    _, data = ran(there, limits=replace(QUICK, item=2, hung=1))
-    errors = [kernels(data)[name][label]["error"] for name, label in zip((ROW, NEXT), labels, strict=True)]
-    assert errors == ["stopped after 2 s", "stopped after 1 s"]
-
-
-def test_a_crash_a_refusal_and_a_wrong_answer(there, capsys):
-    """Each is told, and the next item runs."""
-    label = broken(there, ROW, CRASHES)
-    row, arrays = there.row(NEXT), there.arrays(NEXT)
-    refused = replace(row.programs[0], digest="refused", plan="refused", phase="other")
-    wrong = {"result 0": 2 * arrays["result 0"]}
-    there.add(replace(row, programs=(row.best(), refused)), wrong, [("refused", b"no code")])
-    finished, data = ran(there)
-    found = kernels(data)
-    assert finished and found[ROW][label]["error"].startswith("the process ended with status -")
-    assert "CUDA_ERROR_INVALID_IMAGE" in found[NEXT]["refused"]["error"] and found[ROW]["4 units"]["ok"]
-    best = found[NEXT][row.best().label]
-    assert best["ok"] is False and best["difference"] > best["limit"]
-    assert "WRONG" in capsys.readouterr().out and "DIFFERS" in report.text(data)
-
-
-LATE = (
-    "import runpy, sys, time; time.sleep({}); sys.argv[:1] = []; runpy.run_module('{}', run_name='__main__')"
-)
-
-
-def late(monkeypatch, seconds):
-    """The worker's process takes so long before it begins."""
-    start = serving.Worker.start
-
-    def started(self):
-        module = next(word for word in self.command if word.endswith(".worker"))
-        after = list(self.command)[list(self.command).index(module) :]
-        self.command = [sys.executable, "-c", LATE.format(seconds, module), *after]
-        return start(self)
-
-    monkeypatch.setattr(serving.Worker, "start", started)
-
-
-def test_a_cold_machine(there, monkeypatch):
-    """The first answer is on no item's clock."""
-    late(monkeypatch, 3)
-    finished, data = ran(there, only=(ROW,), limits=replace(QUICK, item=2.5))
-    assert finished and all(record["ok"] for record in kernels(data)[ROW].values())
-
-
-def test_a_machine_that_never_answers(there, monkeypatch):
-    """Two tries; the file says so."""
-    late(monkeypatch, 60)
-    begins = []
-    popen = subprocess.Popen
-    monkeypatch.setattr(serving.subprocess, "Popen", lambda c, **k: begins.append(c) or popen(c, **k))
-    finished, data = ran(there, limits=replace(QUICK, start=0.5))
-    assert not finished and data["ended"] == "the card cannot be used: stopped after 0.5 s"
-    assert data["sections"]["versions"]["all"]["no_card"] == data["ended"]
-    assert sum("runpy" in " ".join(c) for c in begins) == 2
-
-
-def test_a_process_that_does_not_end(there, monkeypatch):
-    """The driver holds it, and perhaps the card: the run ends with what it has."""
-    label = broken(there, NEXT, HANGS)
-    kill = pool._kill
-    held = []
-    monkeypatch.setattr(pool, "KILL_SECONDS", 0.3)
-    monkeypatch.setattr(pool, "_kill", lambda process: held.append(process))
-    finished, data = ran(there, limits=replace(QUICK, item=2))
-    for process in held:
-        kill(process)
-        process.wait()
-    assert not finished and "does not end" in data["ended"] and "started again" in data["ended"]
-    assert kernels(data)[ROW]["1 unit"]["ok"] and label not in kernels(data).get(NEXT, {})
-
-
-def test_arguments_that_cannot_be_made(there, tmp_path):
-    """The rows without are told; the process that makes them may also end without a word."""
-    found = serving.Inputs(there, tmp_path, dict(os.environ), 5.0)
-    found._makers = {ROW: subprocess.Popen(["false"]), NEXT: subprocess.Popen(["sleep", "60"])}
-    assert found.problem(ROW) == "the process that makes arguments ended with status 1"
-    (tmp_path / "hidden_markov.error").write_text("OSError: No space left on device")
-    assert found.problem(NEXT) == "OSError: No space left on device"
-    (tmp_path / "hidden_markov.error").unlink()
-    found.limit = 0.1
-    assert found.problem(NEXT) == "no arguments after 0.1 s"
-    found.end()
-
-
-def test_arguments_are_on_no_clock(there, monkeypatch):
-    """However long they take to be made."""
-    begin = serving.Inputs.begin
-
-    def late(self, rows):
-        begin(self, rows[1:])
-        words = [
-            sys.executable,
-            "-m",
-            "benchmarks.gpu.inputs",
-            str(self.pack.folder),
-            str(self.folder),
-            rows[0],
-        ]
-        self._makers[rows[0]] = subprocess.Popen(
-            ["sh", "-c", 'sleep 3; exec "$@"', "sh", *words], env=self.environment
-        )
-
-    monkeypatch.setattr(serving.Inputs, "begin", late)
-    finished, data = ran(there, limits=replace(QUICK, item=2.5))
-    assert finished and all(record["ok"] for record in kernels(data)[ROW].values())
-
-
-def full(monkeypatch, has_reserve):
-    """A disk without room but for the reserve."""
-    write = results.write
-
-    def refused(path, data):
-        if not has_reserve or (path.parent / results.RESERVE).exists():
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, data)
-
-    monkeypatch.setattr(results, "write", refused)
-
-
-def test_a_full_disk(there, monkeypatch):
-    """The reserve is given up for the file, which says so."""
-    full(monkeypatch, has_reserve=True)
-    finished, data = ran(there, only=(ROW,))
-    assert finished and "has no room left" in data["events"][0] and kernels(data)[ROW]["1 unit"]["ok"]
-
-
-def test_a_disk_that_stays_full(there, monkeypatch, capsys):
-    """What was written before stays."""
-    ran(there, only=(ROW,))
-    full(monkeypatch, has_reserve=False)
-    finished, data = ran(there)
-    assert not finished and "cannot be written" in capsys.readouterr().out
-    assert kernels(data)[ROW]["1 unit"]["ok"]
-
-
-def test_clusters_that_do_not_fit(there, monkeypatch):
-    """Figures of clusters are missing, and nothing else."""
-    monkeypatch.setenv("FAKE_FACTS", f"{small_pack.CARD} in_cluster=0")
-    _, data = ran(there, only=())
-    litmus = data["sections"]["litmus"]
-    failed = {name for name, record in litmus.items() if not record.get("ok")}
-    assert failed and all("cluster" in name for name in failed) and "none" in litmus[min(failed)]
-    figures = data["sections"]["measure"]["card"]["figures"]
-    assert {"barrier, 4 blocks", "launch in a graph"} <= set(figures) and figures["L2 read"]["sm_clock"] > 0
-    assert data["sections"]["measure"]["card"]["spec"]["units"] == 4
-    assert list(data["sections"])[:3] == ["versions", "measure", "litmus"]
-    host = data["sections"].get("host", {})
-    assert not host or all(record["ok"] for record in host.values())
 
 
 # ---- the file ----------------------------------------------------------------------------------------------
