@@ -4,7 +4,8 @@
 #   make lint           check the sources: ruff, import-linter, mypy
 #   make static-checks  compile the benchmark's programs for GPUs that are not here (ARGS="sm_90 lstm/1 --update")
 #   make benchmark      time all models
-#   make card-pack      compile the programs for a card that is elsewhere (JAX=0.11.2, the version there)
+#   make card-pack      compile the programs for a card that is elsewhere into build/card/pack; needs nvcc
+#                       (JAX=0.11.2, the version there; ARGS="--only lstm/1")
 #   make docs           build the site in the folder `site`
 #   make install        install the package; `make install-test` adds what the tests need
 #   make clean          delete .venv and all that was built

@@ -40,29 +40,25 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
+import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.gpu.packed import ANSWERED, AUTO, MAIN, MEASURES, ORDER, Pack, source_digest  # noqa: E402
-from benchmarks.gpu.pool import Record, Stuck, Task, python_path, run_all, tell  # noqa: E402
+from benchmarks.gpu.check import COMPILERS, Check  # noqa: E402
+from benchmarks.gpu.packed import MEASURES, ORDER, Pack, source_digest  # noqa: E402
+from benchmarks.gpu.pool import Stuck, end_all, end_with_parent, tell  # noqa: E402
+from benchmarks.gpu.pool import run as run_one  # noqa: E402
 from benchmarks.gpu.results import NO_CARD, Results  # noqa: E402
-from jax_cocktail.device.spec import from_json  # noqa: E402
-from jax_cocktail.device.store import Measured, store_measured  # noqa: E402
+from benchmarks.gpu.results import tell as say  # noqa: E402
 
 ARCHES = ("sm_90", "sm_80", "sm_100")  # the table uses the first
 BUDGET, QUICK_BUDGET = 460.0, 88.0
 UNFINISHED = 75  # exit status of a run that another one would complete (EX_TEMPFAIL)
 CARD = "NVIDIA H100 80GB HBM3"  # whose measured figures packs are planned with
-ALWAYS = ("versions", "measure", "jax")  # sections that other processes depend on
-HOST = ("calls", "branch")
-CAP, STATIC_CAP = 60.0, 150.0  # seconds per item; a machine without a card may be slow
-COMPILERS = 4  # concurrent XLA compilers, which tune matrix products on the card
 # The latest end of each phase as a fraction of the budget. Unused time goes to the next phases.
 SHARES = {
     "measure": 0.1,
@@ -83,85 +79,6 @@ QUICK_SHARES = {
 }
 WITHOUT_CARD = {"plan": 0.3, "stock_for_card": 0.4, "emulate": 0.6}
 LOOPS = ("while, empty body", "while, 5 products", "scan, empty body", "scan, 5 products", "while with cond")
-
-
-@dataclass
-class Check:
-    """A run: its settings, its clock, and its results so far. `pack`: the folder of a pack, if it has one."""
-
-    options: argparse.Namespace
-    rows: Sequence[str]
-    work: Path
-    results: Results
-    pack: Path | None = None
-    start: float = field(default_factory=time.monotonic)
-
-    @property
-    def deadline(self) -> float:
-        """The moment at which the budget is spent."""
-        return self.start + self.options.budget
-
-    @property
-    def card(self) -> bool:
-        """True if there is one."""
-        return "card" in (self.results.known("versions", "all") or {})
-
-    def until(self, share: float) -> float:
-        """The moment at which a fraction of the budget is spent."""
-        return self.start + share * self.options.budget
-
-    def task(self, phase: str, name: str, prefix: Sequence[str] = (), **environment: str) -> Task:
-        """An item as a process."""
-        command = [*prefix, sys.executable, str(Path(__file__).resolve()), "--item", phase, name]
-        command += ["--work", str(self.work), "--seconds", str(self.options.seconds)]
-        command += ["--of", str(self.pack)] if self.pack else []
-        command += ["--small"] if self.options.small or prefix else []
-        cap = CAP if self.card else STATIC_CAP
-        return Task(name, command, {**self.environment(), **environment}, cap, log=bool(prefix))
-
-    def environment(self) -> dict[str, str]:
-        """The environment of every item: no memory is preallocated, items share compiled programs, and what
-        is timed is our program from the first call on."""
-        return {
-            **python_path(),
-            **({"JAX_COCKTAIL_CACHE_DIR": str(self.work / "cache")} if self.pack else {}),
-            "JAX_COCKTAIL_COMPILE": "now",
-            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-            "JAX_COMPILATION_CACHE_DIR": str(self.work / "xla"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-        }
-
-    def dumping(self, phase: str, name: str) -> dict[str, str]:
-        """An environment in which XLA dumps its compilations and the item reads them."""
-        folder = self.work / "dumps" / f"{phase}-{name}".replace("/", "-").replace(" ", "-")
-        folder.mkdir(parents=True, exist_ok=True)
-        flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
-        return {
-            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
-            "GPU_CHECK_DUMP": str(folder),
-        }
-
-    def section(self, name: str, tasks: Sequence[Task], workers: int, deadline: float) -> dict[str, Record]:
-        """Runs tasks and keeps their records. Those that an earlier run finished are not repeated. Raises
-        Stuck."""
-        tasks = [task for task in tasks if name in ALWAYS or not self._finished(name, task)]
-        print(f"{self.results.seconds:6.1f} s  {name}: {len(tasks)} item(s)", flush=True)
-        records = run_all(tasks, workers, min(deadline, self.deadline), self._said)
-        for key, record in records.items():
-            if "skipped" not in record or self.results.known(name, key) is None:
-                self.results.keep(record, name, key)
-        return records
-
-    def _finished(self, section: str, task: Task) -> bool:
-        record = self.results.known(section, task.name)
-        return record is not None and not {"error", "skipped"} & set(record)
-
-    def _said(self, name: str, record: Record) -> None:
-        words = next((f"{k}: {record[k]}" for k in ("error", "skipped") if k in record), "")
-        if words:
-            print(f"          {name}: {words.splitlines()[0][:120]}", flush=True)
 
 
 # ---- phases ------------------------------------------------------------------------------------------------
@@ -209,35 +126,6 @@ def prepare(check: Check, deadline: float) -> None:
         section.result()
 
 
-def with_pack(check: Check) -> bool:
-    """What only jax can tell, with the programs of the pack, the most important first. True if all of it is
-    there."""
-    found = check.section("jax", [check.task("jax", "all")], 1, check.deadline)["all"]
-    if "skipped" in found:
-        return False
-    if found.get("backend") != "gpu":
-        why = found.get("why", f"its backend is {found.get('backend')}; is jax-cuda13-plugin installed?")
-        check.results.keep(
-            {**found, "error": f"jax has no GPU here: {found.get('error', why)}"}, "jax", "all"
-        )
-        return True
-    rows = [row for row in MAIN if row in check.rows]
-    stages = (
-        ("host", HOST, 1),
-        ("answers", [row for row in ANSWERED if row in rows], len(ANSWERED)),
-        ("build", rows, COMPILERS),
-        ("times", rows, 1),
-        ("auto", [row for row in AUTO if row in rows], 1),
-        ("torch", [row for row in rows if row.startswith("lstm/")], 1),
-    )
-    for name, items, workers in stages:
-        dumps = (check.dumping(name, item) if name == "build" else {} for item in items)
-        tasks = [check.task(name, item, **dump) for item, dump in zip(items, dumps, strict=True)]
-        check.section(name, tasks, workers, check.deadline)
-    records = (check.results.known(name, item) or {} for name, items, _ in stages for item in items)
-    return not any("skipped" in record for record in records)
-
-
 def without_card(check: Check) -> None:
     """Runs the phases that need no GPU. The table's architecture comes first; the others get the remaining
     time."""
@@ -278,6 +166,13 @@ def tools(check: Check) -> None:
 # ---- the command -------------------------------------------------------------------------------------------
 
 
+def positive(text: str) -> float:
+    """Seconds on the command line. Raises ValueError."""
+    if not 0 < (value := float(text)) < 1e6:
+        raise ValueError(text)
+    return value
+
+
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -287,7 +182,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="ROW", help="rows to run")
     default = os.environ.get("OUT") or str(ROOT / "benchmarks" / "results")
     parser.add_argument("--out", default=default, metavar="DIR", help="where the JSON file goes")
-    parser.add_argument("--budget", type=float, help=f"seconds in all (default {BUDGET:g})")
+    parser.add_argument("--budget", type=positive, help=f"seconds in all (default {BUDGET:g})")
     parser.add_argument("--seconds", type=float, help="of timing for a row (default 2.5, quick 1)")
     parser.add_argument("--sanitize", action="store_true", help="small sizes under compute-sanitizer")
     parser.add_argument("--ncu", action="store_true", help="small sizes under Nsight Compute")
@@ -301,6 +196,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--item", nargs=2, metavar=("PHASE", "NAME"), help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--of", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--without-ours", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     options.budget = options.budget or (QUICK_BUDGET if options.quick else BUDGET)
     options.seconds = options.seconds or (1.0 if options.quick else 2.5)
@@ -309,12 +205,15 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def item(options: argparse.Namespace) -> None:
     """One item, in this process."""
-    from benchmarks.gpu.items import ITEMS, Settings, load_bundle  # imports jax
+    end_with_parent()
+    problem = Pack(options.of).load_bundle() if options.of else ""
+    from benchmarks.gpu.items import ITEMS, Settings  # imports jax
 
     phase, name = options.item
     dump = os.environ.get("GPU_CHECK_DUMP", "")
-    settings = Settings(options.work, options.small, options.seconds, dump, options.of)
-    problem = load_bundle(settings)
+    settings = Settings(
+        options.work, options.small, options.seconds, dump, options.of, not options.without_ours
+    )
     tell({**ITEMS[phase](name, settings), **({"no_bundle": problem} if problem else {})})
 
 
@@ -326,9 +225,11 @@ def check_all(options: argparse.Namespace, work: Path, results: Results) -> None
     if unknown:
         sys.exit(f"no row {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
     check = Check(options, options.only or list(QUICK if options.quick else ORDER), work, results)
-    found = check.section("versions", [check.task("versions", "all")], 1, check.deadline)["all"]
+    found = run_one(check.task("versions", "all"), check.deadline)
     if "card" in found:
         results.found_on(found["card"]["name"])
+    results.keep(found, "versions", "all")
+    if "card" in found:
         with_card(check, found.get("backend") == "gpu")
         tools(check)
     else:
@@ -338,36 +239,6 @@ def check_all(options: argparse.Namespace, work: Path, results: Results) -> None
         )
         without_card(check)
     results.ended = "all phases had their turn"
-
-
-def run_pack(options: argparse.Namespace, work: Path, results: Results) -> bool:
-    """Runs a pack, and then jax with its programs; True if there was time for all of it."""
-    from benchmarks.gpu.run_pack import PackRun
-
-    pack, start = Pack(options.run), time.monotonic()
-    if not PackRun(pack, results, options.budget, options.only or ()).run():
-        return False
-    rows = options.only or [row.name for row in pack.rows()]
-    check = Check(options, rows, work, results, options.run.absolute(), start)
-    plan_as_packed(check, pack)
-    finished = with_pack(check)
-    results.ended = "every item had its turn" if finished else "no time left for all of jax's items"
-    return finished
-
-
-def plan_as_packed(check: Check, pack: Pack) -> None:
-    """Lets jax's processes plan for the card as the pack was planned, unless the card has other units."""
-    facts = check.results.known("versions", "all", "card") or {}
-    spec, units = (
-        replace(from_json(json.dumps(pack.facts["spec"])), name=facts["name"]),
-        facts["attributes"]["units"],
-    )
-    os.environ.update(check.environment())
-    if spec.units != units:
-        why = f"this card has {units} multiprocessors, and the pack is for {spec.units}"
-        check.results.say(f"{why}: jax compiles our programs anew, which needs nvcc or NVRTC")
-    elif store_measured(Measured(spec, facts["driver"])) is None:
-        check.results.say(f"{check.work} cannot be written: jax plans and compiles our programs anew")
 
 
 def opened(options: argparse.Namespace) -> Results:
@@ -392,18 +263,22 @@ def opened(options: argparse.Namespace) -> Results:
 
 def run(options: argparse.Namespace, results: Results) -> bool:
     """A run with or without a pack, whatever ends it; True if there was time for all of it."""
+    from benchmarks.gpu import pack_jax
+
     try:
         with tempfile.TemporaryDirectory(prefix="gpu_check-") as folder:
             if options.run:
-                return run_pack(options, Path(folder), results)
+                return pack_jax.run(options, Path(folder), results)
             check_all(options, Path(folder), results)
             return True
     except Stuck as error:
         results.ended = f"{error}: the machine has to be started again"
     except KeyboardInterrupt:
+        end_all()
         results.ended = "it was interrupted"
-    except OSError as error:
-        results.ended = f"the files of the run cannot be written: {error}"
+    except Exception as error:  # what was found stays
+        traceback.print_exc()
+        results.ended = f"{type(error).__name__}: {error}"
     return False
 
 
@@ -431,14 +306,14 @@ def main() -> None:
 
         print(report.text(json.loads(options.report.read_text(encoding="utf-8"))))
         return
-    signal.signal(signal.SIGTERM, interrupted)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupted)
     results = opened(options)
     finished = run(options, results)
     results.release()
-    try:
+    if not results.write():
+        results.folder = Path(tempfile.gettempdir())
         results.write()
-    except OSError as error:
-        print(f"{results.path} cannot be written: {error}", flush=True)
     sys.exit(said(options, results, finished))
 
 
@@ -446,20 +321,20 @@ def said(options: argparse.Namespace, results: Results, finished: bool) -> int:
     """Prints the report, and how to go on. Returns the exit status."""
     from benchmarks.gpu import report  # imports jax
 
-    print("\n" + report.text(results.data))
-    print(f"\n{results.path}: written after {results.seconds:.0f} s; {results.ended}")
-    failures = results.failures() if options.run else []
+    try:
+        say("\n" + report.text(results.data))
+    except Exception as error:  # the file counts
+        say(f"no report can be made of this: {type(error).__name__}: {error}")
+    say(f"\n{results.path}: written after {results.seconds:.0f} s; {results.ended}")
+    if not options.run:
+        return 0
+    hopeless, failures = results.card == NO_CARD, results.failures()
     if failures:
-        print(
-            f"{len(failures)} items failed: {', '.join(failures[:6])}{', ...' if len(failures) > 6 else ''}"
-        )
-    if options.run and not finished and results.card != NO_CARD:
-        print(
-            f"to go on: python3 benchmarks/gpu_check.py --run {options.run} --resume {results.path}",
-            flush=True,
-        )
-    hopeless = options.run and results.card == NO_CARD
-    return int(hopeless or bool(failures)) if finished or hopeless else UNFINISHED
+        say(f"{len(failures)} items failed: {', '.join(failures[:6])}{', ...' if len(failures) > 6 else ''}")
+    if finished or hopeless:
+        return int(hopeless or bool(failures))
+    say(f"to go on: python3 benchmarks/gpu_check.py --run {options.run} --resume {results.path}")
+    return UNFINISHED
 
 
 if __name__ == "__main__":

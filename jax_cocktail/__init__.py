@@ -88,11 +88,14 @@ _NEEDS_JAX = frozenset(
 )
 
 
+# The API registers handlers for GPUs when it is imported, unless a bundle has brought some before.
+_ELSEWHERE = {"Report": "jax_cocktail.report", "load_bundle": "jax_cocktail.lowering.bundle"}
+
+
 def __getattr__(name: str) -> Any:
     """Imports on first use what needs jax, for the compiler below runs without it, and what few need."""
     if name in _NEEDS_JAX or name == "Report":
-        module = "jax_cocktail.api" if name in _NEEDS_JAX else "jax_cocktail.report"
-        value = getattr(importlib.import_module(module), name)
+        value = getattr(importlib.import_module(_ELSEWHERE.get(name, "jax_cocktail.api")), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'jax_cocktail' has no attribute {name!r}")

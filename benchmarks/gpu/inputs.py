@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from benchmarks.gpu.packed import Pack, Row, file_name
+from benchmarks.gpu.pool import end_with_parent
 from benchmarks.gpu.rows import ROWS
 
 
@@ -30,6 +31,7 @@ def make(row: Row, folder: Path, small: bool) -> None:
 
 
 def main() -> None:
+    end_with_parent()
     pack, folder = Pack(Path(sys.argv[1])), Path(sys.argv[2])
     for name in sys.argv[3:]:
         try:
@@ -38,7 +40,9 @@ def main() -> None:
             make(row, folder, pack.facts["small"])
         except Exception as error:  # the other rows have theirs
             words = f"{type(error).__name__}: {error}"
-            (folder / f"{file_name(name)}.error").write_text(words, encoding="utf-8")
+            path = folder / f"{file_name(name)}.error"
+            path.with_suffix(".words").write_text(words, encoding="utf-8")
+            os.replace(path.with_suffix(".words"), path)
 
 
 if __name__ == "__main__":

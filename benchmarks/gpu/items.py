@@ -12,18 +12,19 @@ import jax
 import numpy as np
 
 import jax_cocktail
-from benchmarks.gpu import emulated, here, host, peer, peers, plans, stock_micro, thunks, timing
+from benchmarks.gpu import here, host, peer, peers, plans, stock_micro, thunks, timing
 from benchmarks.gpu import versions as packages
-from benchmarks.gpu.packed import BUNDLE, Pack, difference, references
+from benchmarks.gpu.packed import Pack, difference, digest, file_name, references
 from benchmarks.gpu.pool import tell
 from benchmarks.gpu.recorded import Recording, recording
-from benchmarks.gpu.rows import ROWS
+from benchmarks.gpu.rows import OF_STOCK, ROWS, TF32_TOLERANCE, widened
 from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.cost.hlo import Module
 from jax_cocktail.device import store as device_store
 from jax_cocktail.device.cards import DEFAULT, spec_for
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.errors import BuildError, BundleError
+from jax_cocktail.errors import BuildError
+from jax_cocktail.lowering import custom_call, gpu_call
 from jax_cocktail.models import largest_difference
 from jax_cocktail.runtime.cuda import card as gpu_card
 from jax_cocktail.runtime.cuda import measure as gpu_measure
@@ -32,24 +33,23 @@ from jax_cocktail.runtime.cuda import micro as gpu_micro
 CARD = "card"  # in the place of an architecture: the card that is here
 SPIN = "#define CK_SPIN_LIMIT (1 << 24)\n"  # a wait that never ends fails the launch, some seconds later
 SYNC = {"force": "cocktail", "strict": True, "errors": "sync"}
-TF32_TOLERANCE = 1e-2  # of products of TF32
 BUILT = ("ours", *peers.MODES)
-OF_TORCH = {k: make for k, make in peers.FORMS.items() if k == "ours" or k.startswith("torch")}
-# Where stock XLA is further from float64 than the tolerance, ours may be so much further than stock, up to so
-# many tolerances.
-OF_STOCK, MOST_TOLERANCES = 4.0, 20.0
+COMPILED = ", compiled"  # ends the name of an item of `torch` that waits for torch's compiler
+MOST_TOLERANCES = 20.0  # that a difference may reach where stock XLA is further from float64 than one
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What every item is told. work: folder that the items of a run share; small: sizes of the tests;
-    seconds: for timing a row; dump: folder that XLA dumps to, or ""; pack: the folder of the pack, if any."""
+    seconds: for timing a row; dump: folder that XLA dumps to, or ""; pack: the folder of the pack, if any;
+    ours: whether our programs may run."""
 
     work: Path
     small: bool = False
     seconds: float = 4.0
     dump: str = ""
     pack: Path | None = None
+    ours: bool = True
 
 
 # ---- what is here ------------------------------------------------------------------------------------------
@@ -75,20 +75,12 @@ def _backend() -> dict[str, str]:
 
 
 def started(_: str, settings: Settings) -> dict[str, Any]:
-    """Whether jax can use the card."""
-    return _backend()
-
-
-def load_bundle(settings: Settings) -> str:
-    """Gives this process the programs of a pack. Returns the reason if it compiles them anew, or ""."""
-    if settings.pack is None:
-        return ""
-    pack = Pack(settings.pack)
-    try:
-        jax_cocktail.load_bundle(pack.folder / BUNDLE, trust=pack.facts["bundle"])
-    except (BundleError, OSError) as error:
-        return str(error)
-    return ""
+    """The backend of jax, and who handles our calls: a library, or Python, which is slower."""
+    found = _backend()
+    if found["backend"] == "gpu":
+        custom_call.register(gpu_call.CUDA)
+        found["handlers"] = "a library" if gpu_call.handler_binaries() else "Python"
+    return found
 
 
 # ---- on a card ---------------------------------------------------------------------------------------------
@@ -155,26 +147,18 @@ def _kernels(seen: Recording) -> list[dict[str, Any]]:
 def reference(name: str, settings: Settings) -> dict[str, Any]:
     """The row in float64 on the host, kept for `correct`. The environment has jax_enable_x64."""
     function, arguments = ROWS[name].make(settings.small)
-    wide = jax.tree.map(_widened, arguments)
+    wide = jax.tree.map(widened, arguments)
     leaves = jax.tree.leaves(jax.jit(function)(*wide))
     narrow = [np.asarray(leaf).dtype.name for leaf in leaves if np.asarray(leaf).dtype == np.float32]
-    np.savez(settings.work / f"{_file(name)}.npz", *map(np.asarray, leaves))
+    np.savez(settings.work / f"{file_name(name)}.npz", *map(np.asarray, leaves))
     return {"leaves": len(leaves), "ok": not narrow}
-
-
-def _widened(leaf: Any) -> Any:
-    return leaf.astype(np.float64) if leaf.dtype == np.float32 else leaf
-
-
-def _file(name: str) -> str:
-    return name.replace("/", "-")
 
 
 def correct(name: str, settings: Settings) -> dict[str, Any]:
     """Ours and stock against float64, with exact products and with those of JAX's default precision."""
     row = ROWS[name]
     function, arguments = row.make(settings.small)
-    with np.load(settings.work / f"{_file(name)}.npz") as file:
+    with np.load(settings.work / f"{file_name(name)}.npz") as file:
         expected = [file[key] for key in file.files]
     found: dict[str, Any] = {"ok": True}
     for precision, tolerance in (("highest", row.tolerance), ("default", TF32_TOLERANCE)):
@@ -189,20 +173,23 @@ def correct(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def answers(name: str, settings: Settings) -> dict[str, Any]:
-    """Ours and stock against the float64 results of a pack, as `correct` does it. What ours was made of says
-    `compiled`: 0 if the pack brought all of it."""
+    """Ours and stock against the float64 results of a pack, as `correct` does it. `compiled`: how many of our
+    programs the pack did not bring; `ok` is None if this machine makes other arguments."""
     assert settings.pack is not None
     row, pack = ROWS[name], Pack(settings.pack)
     described = pack.row(name)
     assert described is not None
     expected = references(pack.arrays(name), "answer", len(described.answers))
     function, arguments = row.make(settings.small)
+    leaves = [digest(np.asarray(leaf)) for leaf in jax.tree.leaves(arguments)]
+    same = all(leaves[o.argument] == o.digest for o in described.operands if o.argument >= 0)
 
     def gap(call: Callable[..., Any]) -> float:
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(call(*arguments))]
-        return difference(leaves, described.answers, expected)
+        return difference(
+            list(map(np.asarray, jax.tree.leaves(call(*arguments)))), described.answers, expected
+        )
 
-    found: dict[str, Any] = {"ok": True}
+    found: dict[str, Any] = {"same_inputs": same, "ok": True if same else None}
     for precision, tolerance in (("highest", row.tolerance), ("default", TF32_TOLERANCE)):
 
         def fresh(*given: Any) -> Any:  # what is traced depends on the precision
@@ -211,9 +198,14 @@ def answers(name: str, settings: Settings) -> dict[str, Any]:
         with jax.default_matmul_precision(None if precision == "default" else precision):
             stock, mine = gap(jax.jit(fresh)), gap(jax_cocktail.jit(fresh, options=SYNC))
         limit = _limit(stock, tolerance)
-        found[precision] = {"ours": mine, "stock": stock, "limit": limit}
-        found["ok"] &= mine <= limit
+        found[precision] = {"ours": _finite(mine), "stock": _finite(stock), "limit": limit}
+        found["ok"] = found["ok"] and mine <= limit
     return {**found, "compiled": jax_cocktail.cache_info().compiled}
+
+
+def _finite(value: float) -> float | None:
+    """What JSON knows."""
+    return value if np.isfinite(value) else None
 
 
 def _limit(stock: float, tolerance: float) -> float:
@@ -226,8 +218,13 @@ def host_calls(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def torch(name: str, settings: Settings) -> dict[str, Any]:
-    """The forms of a row in torch, beside ours."""
-    return timing.row(ROWS[name], settings.work, settings.small, settings.seconds, OF_TORCH, kernel=False)
+    """The forms of a row in torch, beside ours and stock XLA; that which torch compiles has an item of its
+    own."""
+    row, compiled = name.removesuffix(COMPILED), name.endswith(COMPILED)
+    beside = ("ours", "stock") if settings.ours else ("stock",)
+    wanted = [form for form in peers.FORMS if "torch" in form and compiled == form.endswith("compiled")]
+    forms = {form: peers.FORMS[form] for form in (*beside, *wanted)}
+    return timing.row(ROWS[row], settings.work, settings.small, settings.seconds, forms, kernel=False)
 
 
 def captured(name: str, settings: Settings) -> dict[str, Any]:
@@ -267,9 +264,13 @@ def stock_loops(name: str, settings: Settings) -> dict[str, Any]:
 
 def times(name: str, settings: Settings) -> dict[str, Any]:
     """Every form of a row, alone on the card, and the time of our kernels without XLA, which a pack knows."""
-    whole = settings.pack is None
-    forms = peers.FORMS if whole else {k: make for k, make in peers.FORMS.items() if "torch" not in k}
-    return timing.row(ROWS[name], settings.work, settings.small, settings.seconds, forms, kernel=whole)
+    left = (
+        set() if settings.pack is None else {form for form in peers.FORMS if "torch" in form} | {"unrolled"}
+    )
+    left |= set() if settings.ours else {"ours"}
+    forms = {form: make for form, make in peers.FORMS.items() if form not in left}
+    kernel = settings.pack is None
+    return timing.row(ROWS[name], settings.work, settings.small, settings.seconds, forms, kernel)
 
 
 def auto(name: str, settings: Settings) -> dict[str, Any]:
@@ -311,6 +312,8 @@ def _planned(name: str, settings: Settings) -> tuple[plans.Planned, DeviceSpec]:
 
 def emulate(name: str, settings: Settings) -> dict[str, Any]:
     """The row at its small size, or the microbenchmarks."""
+    from benchmarks.gpu import emulated  # needs what the tests need
+
     return emulated.micro() if name == "microbenchmarks" else emulated.row(ROWS[name])
 
 

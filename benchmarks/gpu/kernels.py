@@ -14,7 +14,7 @@ from typing import Any
 
 from jax_cocktail.cost.kernel import Choice, Crossing, Kernel, Node, Nodes, Parts, Repeat, Work
 from jax_cocktail.device.cards import card_like
-from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.spec import DeviceSpec, from_json
 from jax_cocktail.device.templates import GENERATIONS, TEMPLATES, Templates
 from jax_cocktail.device.tuning import BLOCK
 
@@ -68,9 +68,10 @@ def measured(record: Record) -> Iterator[Measured]:
                 yield Measured(row, plan, found["seconds"] - card["spec"]["launch_seconds"], True)
         times = sections.get("times", {}).get(row, {})
         plan = sections.get("plan", {}).get(f"{row}@card", {}).get("plan", "")
-        if "kernel" in times and plan not in known:
+        if "seconds" in times.get("kernel", {}) and plan not in known:
             known.add(plan)
-            yield Measured(row, plan, times["kernel"]["seconds"] - host, True)
+            launch = card["spec"]["launch_seconds"] if "code" in times else host  # older: between events
+            yield Measured(row, plan, times["kernel"]["seconds"] - launch, True)
         for name, seconds in sections.get("auto", {}).get(row, {}).get("trials", {}).items():
             if name not in known and not name.startswith("stock XLA"):
                 yield Measured(row, name, seconds, False)
@@ -161,7 +162,8 @@ def planned(record: Record) -> Kernels:
     from jax_cocktail.lowering.survey import survey
     from jax_cocktail.lowering.variants import prepare
 
-    spec = spec_of(record)
+    packed = record["sections"]["versions"]["all"].get("spec")  # that of the pack
+    spec = from_json(json.dumps(packed)) if packed else spec_of(record)
     wanted: dict[str, list[str]] = {}
     for each in measured(record):
         wanted.setdefault(each.row, []).append(each.plan)

@@ -21,7 +21,7 @@ from benchmarks.gpu import bundle, clock, latency, litmus, packed, versions
 from benchmarks.gpu.kernels import spec_of
 from benchmarks.gpu.results import newest, write
 from benchmarks.gpu.roofline import predict
-from benchmarks.gpu.rows import ROWS, Row
+from benchmarks.gpu.rows import OF_STOCK, ROWS, TF32_TOLERANCE, Row, widened
 from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.codegen.stamps import STAGES
@@ -37,9 +37,6 @@ from jax_cocktail.utask.operators import BARRIERS
 
 MOST_PLANS = 3  # of a row
 WORTH = 20.0  # a plan that takes so many times the best one's seconds, by the model, is not packed
-TF32_TOLERANCE = 1e-2  # of products of TF32
-# The limit of a difference: so many times that of stock XLA on the host, but at least the row's tolerance.
-OF_STOCK = 4.0
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -73,24 +70,16 @@ def _evaluated(function: Callable[..., Any], arguments: tuple[Any, ...]) -> _Val
     return _Values(values[:count], values[count:])
 
 
-def _widened(leaf: Any) -> Any:
-    return leaf.astype(np.float64) if leaf.dtype == np.float32 else leaf
-
-
 def _values(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[_Values, _Values]:
     """In float32 and in float64."""
     with jax.default_matmul_precision("highest"):
         narrow = _evaluated(function, arguments)
         with jax.enable_x64(True):
-            wide = _evaluated(function, jax.tree.map(_widened, arguments))
+            wide = _evaluated(function, jax.tree.map(widened, arguments))
     shapes = [[value.shape for value in values.results] for values in (narrow, wide)]
     if shapes[0] != shapes[1]:
         raise ValueError(f"in float64 the program gives {shapes[1]}, not {shapes[0]}")
     return narrow, wide
-
-
-def _digest(array: packed.Array) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
 
 
 def _type(array: packed.Array) -> packed.Type:
@@ -120,10 +109,10 @@ def _described(function: Callable[..., Any], arguments: tuple[Any, ...]) -> _Des
     narrow, wide = _values(function, arguments)
     known: dict[str, int] = {}
     for number, leaf in enumerate(jax.tree.leaves(arguments)):
-        known.setdefault(_digest(np.asarray(leaf)), number)
+        known.setdefault(packed.digest(np.asarray(leaf)), number)
     arrays, operands, results, worst = {}, [], [], 0.0
     for number, value in enumerate(narrow.operands):
-        digest = _digest(value)
+        digest = packed.digest(value)
         operands.append(packed.Operand(_type(value), known.get(digest, -1), digest))
         if digest not in known:
             arrays[f"operand {number}"] = value
@@ -142,7 +131,7 @@ def _answers(
     """What the whole row returns in float64."""
     narrow = jax.tree.leaves(jax.eval_shape(function, *arguments))
     with jax.enable_x64(True):
-        wide = jax.tree.leaves(jax.jit(function)(*jax.tree.map(_widened, arguments)))
+        wide = jax.tree.leaves(jax.jit(function)(*jax.tree.map(widened, arguments)))
     found = [_reference(np.asarray(w), n.dtype) for w, n in zip(wide, narrow, strict=True)]
     return tuple(result for result, _ in found), {f"answer {k}": array for k, (_, array) in enumerate(found)}
 
@@ -249,9 +238,11 @@ def make(folder: Path, spec: DeviceSpec, only: Sequence[str] = (), small: bool =
     if unknown := set(wanted) - set(packed.ORDER):
         raise SystemExit(f"no row {', '.join(sorted(unknown))}; there are {', '.join(packed.ORDER)}")
     folder.mkdir(parents=True, exist_ok=True)
-    pack, code, missing = packed.Pack(folder), packed.source_digest(), 0
-    facts = {"arch": spec.arch, "small": small, "spec": asdict(spec), "code": code, "bundle": ""}
+    pack, missing = packed.Pack(folder), 0
+    facts = {"arch": spec.arch, "small": small, "spec": asdict(spec), "bundle": ""}
     facts |= {"compiler": str(device_toolchain(spec.arch)), "versions": versions.found()["packages"]}
+    facts |= {"sources": packed.source_digest()}
+    code = facts["code"] = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     facts |= _measures(pack, spec.arch)
     write(folder / "pack.json", facts)
     for name in wanted:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+import jax_cocktail
 from benchmarks.gpu.results import write
 from jax_cocktail.codegen.stamps import Stamp
 from jax_cocktail.utask.types import Source
@@ -36,6 +37,7 @@ AUTO = ("lstm/1", "nasrnn/64", "attention/1", "seq2seq/64")  # rows that jax run
 PHASES = ("best", "exact", "other", "traced")  # in the order in which they run, each for all rows
 MEASURES = ("micro", "litmus", "latency", "clock")  # programs of ours that measure the card
 BUNDLE = "programs.bundle"  # what `jax_cocktail.load_bundle` reads: with it jax's part compiles nothing
+SUFFIXES = (".py", ".h", ".cc", ".cu", ".cuh")  # of sources
 MOST_BYTES = 64 << 20  # of a pack
 MOST_CHECKED = 1 << 18  # elements of a result
 
@@ -105,7 +107,7 @@ class Stamps:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a pack. `code`: the digest of the source tree that compiled it; `answers`: what the whole row
+    """A row of a pack. `code`: the digest of everything that it follows from; `answers`: what the whole row
     returns, stored as ``answer N``; empty where nobody asks."""
 
     name: str
@@ -151,13 +153,14 @@ class Pack:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """`arch`, `compiler`, `spec`, `small`, `code`, `versions`; those of `MEASURES`: digests of what
-        measures the card; `bundle`: the digest of `BUNDLE`, "" if there is none."""
+        """`arch`, `compiler`, `spec`, `small`, `versions`; `sources`: their digest; `code`: that of all of
+        these; those of `MEASURES`: digests of what measures the card; `bundle`: the digest of `BUNDLE`, "" if
+        there is none."""
         found: dict[str, Any] = json.loads((self.folder / "pack.json").read_text())
         return found
 
     def rows(self) -> tuple[Row, ...]:
-        """The rows of the pack's sources, the most important first."""
+        """The rows that belong to the pack's facts, the most important first."""
         code = self.facts["code"]
         found = (self.row(name) for name in ORDER)
         return tuple(row for row in found if row is not None and row.code == code)
@@ -208,18 +211,32 @@ class Pack:
                 path.unlink()
         return sum(path.stat().st_size for path in self.folder.iterdir())
 
+    def load_bundle(self) -> str:
+        """Gives this process the programs for jax. Returns the reason if they are compiled anew, or "". To be
+        called before anything else of jax_cocktail is used."""
+        try:
+            jax_cocktail.load_bundle(self.folder / BUNDLE, trust=self.facts["bundle"])
+        except (jax_cocktail.BundleError, OSError) as error:
+            return str(error)
+        return ""
+
     def _path(self, name: str, suffix: str) -> Path:
         return self.folder / (file_name(name) + suffix)
 
 
 def source_digest() -> str:
-    """Of everything that determines a row of a pack."""
+    """Of everything that determines a row of a pack, and how it is measured."""
     found = hashlib.sha256()
     folders = ("jax_cocktail", "cuda_src", "gpu_src", "common_src", "benchmarks/gpu")
-    for path in sorted(p for folder in folders for p in (ROOT / folder).rglob("*.[ph]*")):
-        if path.suffix in (".py", ".h"):
-            found.update(path.read_bytes())
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES]
+    for path in sorted((*paths, ROOT / "benchmarks" / "gpu_check.py")):
+        found.update(path.read_bytes())
     return found.hexdigest()[:16]
+
+
+def digest(array: Array) -> str:
+    """Of the bytes of an array."""
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
 
 
 def file_name(row: str) -> str:
@@ -241,6 +258,18 @@ def difference(found: Sequence[Array], results: Sequence[Result], expected: Sequ
                 gap = np.where(same, 0.0, np.abs(sample - reference.astype(np.float64)))
             worst = max(worst, float(np.nan_to_num(gap, nan=np.inf).max()) / (result.scale or 1.0))
     return worst
+
+
+def described(program: Packed) -> dict[str, Any]:
+    """The part of a program's record that the pack knows."""
+    names = ("phase", "digest", "crossing", "limit", "predicted_seconds")
+    return {name: getattr(program, name) for name in names}
+
+
+def judged_right(gap: float | None, same_inputs: bool, limit: float) -> bool | None:
+    """True if an answer is within its limit. None if this machine's numpy makes other inputs from the seeds
+    than those of the reference: nobody knows then what is right. `gap`: None if it is infinite."""
+    return (gap is not None and gap <= limit) if same_inputs else None
 
 
 def references(arrays: Mapping[str, Array], kind: str, count: int) -> list[Array]:

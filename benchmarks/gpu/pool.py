@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 MARK = "RESULT "  # begins the line that holds an item's result
+_running: set[subprocess.Popen[Any]] = set()
 LEAST_SECONDS = 3.0  # with less time left an item is not started
-KILL_SECONDS = 5.0  # in which a process ends after SIGKILL, unless the driver holds it
+KILL_SECONDS = 20.0  # in which a process ends after SIGKILL, unless the driver holds it
+PARENT_SECONDS = 0.5
 TAIL = 1500  # characters of output that are kept of an item that failed
 
 Record = dict[str, Any]
@@ -42,14 +45,26 @@ def python_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
+def end_with_parent() -> None:
+    """Lets this process end when the one that started it has ended, however that was: it may use the card."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def tell(record: Record) -> None:
     """Says, in the process of an item, what is known so far; what is told last counts."""
     print(MARK + json.dumps(record), flush=True)
 
 
 def run(task: Task, deadline: float = float("inf")) -> Record:
-    """What the item printed behind `MARK`; or `error`, or `skipped`. `deadline`: of `time.monotonic`. Raises
-    Stuck."""
+    """Runs an item: returns what it printed behind `MARK`; or `error`, or `skipped`. `deadline`: of
+    `time.monotonic`. Raises Stuck."""
     left = deadline - time.monotonic()
     if left < LEAST_SECONDS:
         return {"skipped": "no time left"}
@@ -67,19 +82,29 @@ def run(task: Task, deadline: float = float("inf")) -> Record:
         )
     except OSError as error:
         return {"error": str(error)}
+    _running.add(process)
     try:
         output, _ = process.communicate(timeout=limit)
         record = _record(process.returncode, output)
     except subprocess.TimeoutExpired:
         output = ended(process) or ""
-        words = f"stopped after {limit:.0f} s"
-        record = {**(_told(output) or {}), "error": words, "output": output[-TAIL:]}
-    except BaseException:  # Ctrl-C ends what was started, too
+        words = f"stopped after {limit:.0f} s" + (", as no time was left" if limit < task.cap else "")
+        kind = "error" if limit == task.cap else "skipped"
+        record = {**(_told(output) or {}), kind: words, "output": output[-TAIL:]}
+    except BaseException:
         _kill(process)
         raise
+    finally:
+        _running.discard(process)
     if task.log:
         record["log"] = output[-20 * TAIL :]
     return {**record, "wall_seconds": round(time.monotonic() - start, 2)}
+
+
+def end_all() -> None:
+    """Ends the processes of all items, whichever thread waits for them."""
+    for process in list(_running):
+        _kill(process)
 
 
 def ended(process: subprocess.Popen[Any]) -> Any:
@@ -88,6 +113,8 @@ def ended(process: subprocess.Popen[Any]) -> Any:
     try:
         output, _ = process.communicate(timeout=KILL_SECONDS)
     except subprocess.TimeoutExpired as error:
+        if process.poll() is not None:  # what it started, in a session of its own, holds its output
+            return None
         raise Stuck(f"process {process.pid} does not end {KILL_SECONDS:g} s after SIGKILL") from error
     return output
 
@@ -126,7 +153,8 @@ def run_all(
     deadline: float,
     done: Callable[[str, Record], None] = lambda name, record: None,
 ) -> dict[str, Record]:
-    """The record of every task, `workers` of them at a time, in this order."""
+    """The record of every task, `workers` of them at a time, in this order. `done` gets each one at once.
+    Raises Stuck; this, or Ctrl-C, ends all of them."""
 
     def one(task: Task) -> Record:
         record = run(task, deadline)
@@ -134,5 +162,10 @@ def run_all(
         return record
 
     with ThreadPoolExecutor(max(workers, 1)) as threads:
-        records = list(threads.map(one, tasks))
+        try:
+            records = list(threads.map(one, tasks))
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            end_all()
+            raise
     return {task.name: record for task, record in zip(tasks, records, strict=True)}

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +28,7 @@ NO_CARD = "no card"
 DIGEST = 8  # characters of the sources' digest in the name of a file
 Record = dict[str, Any]
 Section = dict[str, Record]
+Timelines = dict[str, dict[str, list[str]]]
 
 
 @dataclass
@@ -42,32 +45,37 @@ class Results:
     small: bool = False
     quick: bool = False
     card: str = NO_CARD
-    before: float = 0.0
+    before: float = 0.0  # seconds of the runs that this one resumes
+    resumed: Path | None = None
     sections: dict[str, Section] = field(default_factory=dict)
-    timelines: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    timelines: Timelines = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
     ended: str = "it was cut off"
     start: float = field(default_factory=time.monotonic)
-    _writing: threading.Lock = field(default_factory=threading.Lock)
+    _changing: threading.RLock = field(default_factory=threading.RLock)  # sections run side by side
 
     def resume(self, path: Path, keeps: Callable[[Record], bool]) -> None:
         """Takes over the records of an earlier run that are of these sources. `keeps`: True if a record of
         other sources counts as well. Raises OSError, ValueError, KeyError or AttributeError."""
         data = json.loads(path.read_text(encoding="utf-8"))
         card = data["sections"].get("versions", {}).get("all", {}).get("card")
-        self.card = card["name"] if card else NO_CARD
+        self.card, self.resumed = card["name"] if card else NO_CARD, path.absolute()
         self.before = float(data["seconds"])
         if bool(data["small"]) != self.small:
             raise ValueError("it has other sizes")
-        self.events += data.get("events", [])
+        self.events += map(str, data.get("events", []))
         for name, section in data["sections"].items():
             if kept := _kept(section, lambda record: self._is_of(record) or keeps(record)):
                 self.sections[name] = kept
         others = path.with_name(timelines_name(path.name))
-        with suppress(FileNotFoundError):
-            for row, tables in json.loads(others.read_text(encoding="utf-8")).items():
-                known = {name: table for name, table in tables.items() if self.known("kernels", row, name)}
-                self.timelines |= {row: known} if known else {}
+        if others.exists() and others != path:
+            self._take(json.loads(others.read_text(encoding="utf-8")))
+
+    def _take(self, timelines: Timelines) -> None:
+        """The timelines of records that were taken over."""
+        for row, tables in timelines.items():
+            known = {name: table for name, table in tables.items() if self.known("kernels", row, name)}
+            self.timelines |= {row: known} if known else {}
 
     def _is_of(self, record: Record) -> bool:
         return record.get("code") == self.code
@@ -78,7 +86,24 @@ class Results:
             self.events.append(f"what was found on {self.card} is left out: this is {card}")
             self.sections.clear()
             self.timelines.clear()
+            self.before = 0.0
         self.card = card
+        if self.path.exists() and self.path.absolute() != self.resumed:
+            self._set_aside()
+
+    def _set_aside(self) -> None:
+        """Gives another name to the files of a run that this one does not resume."""
+        number = 1
+        while (other := self.path.with_name(f"{self.path.stem}_{number}.json")).exists():
+            number += 1
+        self.say(f"{self.path.name} is there already, and is called {other.name} now")
+        for path, target in ((self.path, other), (self._beside(self.path), self._beside(other))):
+            with suppress(FileNotFoundError):
+                os.replace(path, target)
+
+    def _beside(self, path: Path) -> Path:
+        """The file of the timelines."""
+        return path.with_name(timelines_name(path.name))
 
     def known(self, section: str, *keys: str) -> Record | None:
         """A record, or None."""
@@ -89,17 +114,18 @@ class Results:
 
     def keep(self, record: Record, section: str, *keys: str) -> None:
         """Adds a record, or replaces it, and writes the file."""
-        place: Any = self.sections.setdefault(section, {})
-        for key in keys[:-1]:
-            place = place.setdefault(key, {})
-        place[keys[-1]] = {**record, "code": self.code}
-        self.write()
+        with self._changing:
+            place: Any = self.sections.setdefault(section, {})
+            for key in keys[:-1]:
+                place = place.setdefault(key, {})
+            place[keys[-1]] = {**record, "code": self.code}
+            self.write()
 
     def say(self, event: str) -> None:
-        """Adds a line to what happened, and prints it."""
-        print(event, flush=True)
-        self.events.append(event)
-        self.write()
+        """Adds a line to what happened, once, and prints it."""
+        if event not in self.events:
+            self.events.append(event)
+            tell(event)
 
     def failures(self) -> list[str]:
         """The items that failed, with their sections."""
@@ -113,7 +139,8 @@ class Results:
     @property
     def path(self) -> Path:
         """The file of the figures."""
-        return self.folder / f"gpu_check_{self.card.lower().replace(' ', '_')}_{self.code[:DIGEST]}.json"
+        card = re.sub(r"[^a-z0-9]+", "_", self.card.lower()).strip("_")
+        return self.folder / f"gpu_check_{card}_{self.code[:DIGEST]}.json"
 
     @property
     def data(self) -> Record:
@@ -132,12 +159,17 @@ class Results:
             "targets": judge_all({} if self.small else self.sections),
         }
 
-    def write(self) -> None:
-        """Writes both files. Raises OSError if there is no room even without the reserve."""
-        with self._writing:
-            self._write(self.path, _bounded(self.data))
-            if self.timelines:
-                self._write(self.path.with_name(timelines_name(self.path.name)), self.timelines)
+    def write(self) -> bool:
+        """Writes both files; False if that is not possible, which is said once. The next item tries again."""
+        with self._changing:
+            try:
+                self._write(self.path, _bounded(self.data))
+                if self.timelines:
+                    self._write(self._beside(self.path), _shortened(self.timelines))
+            except OSError as error:
+                self.say(f"{self.folder} cannot be written: {error}")
+                return False
+            return True
 
     def _write(self, path: Path, data: Any) -> None:
         try:
@@ -152,13 +184,14 @@ class Results:
 
     def reserve(self) -> None:
         """Keeps room for the files until `release`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
         with suppress(OSError), open(self.folder / RESERVE, "wb") as file:
             file.write(bytes(RESERVE_BYTES))
 
     def release(self) -> None:
         """Gives up the reserve."""
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             (self.folder / RESERVE).unlink()
 
 
@@ -194,6 +227,16 @@ def _bounded(data: Record) -> Record:
     return {**data, "events": [*data["events"], words], "sections": sections}
 
 
+def _shortened(timelines: Timelines) -> Timelines:
+    """As many timelines as fit."""
+    found, left = {}, MOST_BYTES - 2
+    for row, tables in timelines.items():
+        left -= len(json.dumps({row: tables}, indent=1))
+        if left >= 0:
+            found[row] = tables
+    return found
+
+
 def _without(record: Any, names: tuple[str, ...]) -> Any:
     if not isinstance(record, dict):
         return record
@@ -206,11 +249,31 @@ def timelines_name(name: str) -> str:
 
 
 def write(path: Path, data: Any) -> None:
-    """Writes JSON atomically."""
+    """Writes strict JSON atomically. Raises OSError."""
+    text = json.dumps(_finite(data), indent=1, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    temporary = path.with_suffix(f".{os.getpid()}.new")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _finite(data: Any) -> Any:
+    """The data with None for what JSON has no word for."""
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def tell(text: str) -> None:
+    """Prints a line, even if nobody listens any more."""
+    with suppress(OSError, UnicodeError):
+        print(text, flush=True)
 
 
 def newest(folder: Path = FOLDER) -> dict[str, Path]:

@@ -7,9 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from benchmarks.gpu.loops import LOOPS
 from jax_cocktail.models import MODELS, RECURSIVE
 
+TF32_TOLERANCE = 1e-2  # of products of TF32
+OF_STOCK = 4.0  # a difference to float64 may be so many times that of stock XLA
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
@@ -24,6 +28,11 @@ class Row:
     name: str
     make: Callable[[bool], Program]
     tolerance: float
+
+
+def widened(leaf: Any) -> Any:
+    """An argument of the same program in float64."""
+    return leaf.astype(np.float64) if leaf.dtype == np.float32 else leaf
 
 
 def _rows() -> dict[str, Row]:

@@ -20,45 +20,57 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import versions
-from benchmarks.gpu.packed import MAIN, Pack, Packed, Row
+from benchmarks.gpu.packed import MAIN, Pack, Packed, Row, described, judged_right
 from benchmarks.gpu.pool import python_path
-from benchmarks.gpu.results import NO_CARD, Record, Results
+from benchmarks.gpu.results import NO_CARD, Record, Results, tell
 from benchmarks.gpu.serving import CannotStart, Inputs, Item, Limits, Stuck, Worker
 from jax_cocktail.runtime.cuda.card import Facts
 from jax_cocktail.runtime.cuda.measure import judged
 
 SKIPPED = "skipped"
+LEAST_SECONDS = 2.0  # with less time left no item is begun; most take one
 ANSWERS = {True: "", False: ", WRONG", None: ", not judged: this machine makes other inputs"}
 
 
 @dataclass
 class PackRun:
     """A run. `results`: what it completes; `seconds`: no item is begun later; `only`: some rows, and no
-    figures."""
+    figures; `again`: of what has failed before, and nothing else."""
 
     pack: Pack
     results: Results
     seconds: float
     only: Sequence[str] = ()
     limits: Limits = Limits()
+    again: bool = False
     _hung: dict[str, str] = field(default_factory=dict)  # the first program that hung, by crossing
 
     @functools.cached_property
     def _rows(self) -> dict[str, Row]:
         return {row.name: row for row in self.pack.rows() if not self.only or row.name in self.only}
 
+    def _refresh(self) -> None:
+        """Judges programs that are known by what the pack says of them now."""
+        for row in self._rows.values():
+            for program in row.programs:
+                record = self.results.known("kernels", row.name, program.label)
+                if record and record.get("digest") == program.digest:
+                    record |= described(program)
+                    if "difference" in record:
+                        record["ok"] = judged_right(
+                            record["difference"], record["same_inputs"], program.limit
+                        )
+
     def run(self) -> bool:
         """Runs all items for which there is time; True if nothing is left to do."""
         end = time.monotonic() + self.seconds
         try:
-            with self._processes() as (worker, inputs):
+            with self._processes(end) as (worker, inputs):
                 return self._run(worker, inputs, end)
         except CannotStart as error:
             self._end(f"the card cannot be used: {error}")
         except Stuck as error:
             self._end(f"{error}: the machine has to be started again")
-        except OSError as error:
-            print(f"{self.results.folder} cannot be written: {error}", flush=True)
         return False
 
     def _end(self, why: str) -> None:
@@ -66,37 +78,49 @@ class PackRun:
         if self.results.card == NO_CARD:
             self.results.keep({"no_card": why}, "versions", "all")
         self.results.write()
-        print(why, flush=True)
+        tell(why)
 
     def _run(self, worker: Worker, inputs: Inputs, end: float) -> bool:
+        failed = {where.split()[0] for where in self.results.failures()}
+        if self.again and not failed & {"kernels", "measure", "litmus"}:
+            return True
         inputs.begin(list(self._rows))
         card = worker.start()
         facts = Facts(**card["facts"])
         self._begin(facts)
         todo = self._todo(card["figures"])
         for number, item in enumerate(todo):
-            if time.monotonic() > end:
+            if time.monotonic() + LEAST_SECONDS > end:
                 self._end(f"no time left for {len(todo) - number} items of the pack, the next one {item[1]}")
                 return False
-            record = self._record(item, worker, inputs)
-            self._keep(item, record, facts)
+            self._keep(item, self._record(item, worker, inputs), facts)
         self._end("all items of the pack are there")
         return True
 
     def _record(self, item: Item, worker: Worker, inputs: Inputs) -> Record:
         crossing = self._crossing(item)
-        if crossing in self._hung:
-            return {SKIPPED: f"{self._hung[crossing]} hung, and waits in the same way ({crossing})"}
+        if crossing in self._hung and not self.again:
+            return {SKIPPED: f"{self._hung[crossing]}, hung, and waits in the same way ({crossing})"}
         for row in _rows_of(item):
             if problem := inputs.problem(row):
                 return {"error": f"{row} has no arguments: {problem}"}
+        # If this ends the machine, another run does not begin with it again.
+        self.results.keep(
+            {"error": "it was begun, and never answered", "digest": item[2]}, *self._place(item)
+        )
         record = worker.ask(item, self.limits.hung if self._hung else self.limits.item)
         if record.get("hung"):
-            self._hung[crossing or item[1]] = f"{item[1]}, {self._place(item)[-1]},"
+            self._hung[crossing or item[1]] = self._named(item)
         return record
 
+    def _named(self, item: Item) -> str:
+        return ", ".join(self._place(item)[1:])
+
     def _crossing(self, item: Item) -> str:
-        """How the blocks of an item's programs wait for each other; "" if they do not, or nobody knows."""
+        """The way in which the blocks of an item's programs wait for each other; "" if they do not. Figures
+        of a kind count as one way."""
+        if item[0] not in ("program", "streams"):
+            return item[0]
         found = (self._rows[row].best() for row in _rows_of(item))
         return self._program(item).crossing if item[0] == "program" else next((p.crossing for p in found), "")
 
@@ -110,14 +134,21 @@ class PackRun:
         facts = self.pack.facts
         self.results.found_on(card.name)
         here = {**asdict(card), "arch": card.arch, "cards": 1, "platform": "cuda"}
-        found = {"card": here, "compiler": facts["compiler"], "pack": facts["versions"]}
+        found = {
+            "card": here,
+            "compiler": facts["compiler"],
+            "pack": facts["versions"],
+            "spec": facts["spec"],
+        }
         self.results.keep({**found, **versions.found()}, "versions", "all")
-        self._warn(card, facts)
+        if not self.again:
+            self._warn(card, facts)
+        self._refresh()
         self._judge(card)
 
     def _warn(self, card: Facts, facts: Mapping[str, Any]) -> None:
         """Says what may be wrong with the pack."""
-        if facts["code"] != self.results.code:
+        if facts["sources"] != self.results.code:
             self.results.say("the pack was made from other sources than these: make it again")
         release = re.search(r"(\d+)\.(\d+)", facts["compiler"])
         if release and int(release[1]) * 1000 + int(release[2]) * 10 > card.driver:
@@ -125,11 +156,15 @@ class PackRun:
             self.results.say(f"the driver is of {old}, {facts['compiler']} is newer: it may refuse programs")
 
     def _todo(self, figures: Mapping[str, Sequence[str]]) -> list[Item]:
-        """Items without a record, the most important first; then those whose record is an error."""
-        items = list(self._items(figures))
-        known = {item: self._known(item) for item in items}
-        fresh = [item for item in items if known[item] is None]
-        return fresh + [item for item in items if "error" in (known[item] or {})]
+        """Items without a record, the most important first; or those whose record is an error. What hung in
+        the run that this one resumes counts here, too."""
+        known = {item: self._known(item) for item in self._items(figures)}
+        for item, record in known.items():
+            if record and record.get("hung"):
+                self._hung[self._crossing(item) or item[1]] = self._named(item)
+        if self.again:
+            return [item for item, record in known.items() if record and "error" in record]
+        return [item for item, record in known.items() if record is None]
 
     def _items(self, figures: Mapping[str, Sequence[str]]) -> Iterator[Item]:
         """Everything, in the order of worth."""
@@ -176,7 +211,7 @@ class PackRun:
         if place[0] == "measure":
             self._judge(card)
         what = ", ".join(place[1:] if place[0] == "kernels" else place[-1:])
-        print(f"{self.results.seconds:6.1f} s  {what}: {_words(record)}", flush=True)
+        tell(f"{self.results.seconds:6.1f} s  {what}: {_words(record)}")
 
     def _judge(self, card: Facts) -> None:
         """The card as the planner sees it from its figures."""
@@ -187,15 +222,15 @@ class PackRun:
     # ---- processes -----------------------------------------------------------------------------------------
 
     @contextmanager
-    def _processes(self) -> Iterator[tuple[Worker, Inputs]]:
+    def _processes(self, end: float) -> Iterator[tuple[Worker, Inputs]]:
         """The one that uses the card, and those that make arguments."""
         environment = {**os.environ, **python_path(), "JAX_PLATFORMS": "cpu"}
         with ExitStack() as ends:
             folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="pack-"))
-            inputs = Inputs(self.pack, Path(folder), environment, self.limits.inputs)
+            inputs = Inputs(self.pack, Path(folder), environment, self.limits.inputs, end)
             ends.callback(inputs.end)
             command = [sys.executable, "-m", "benchmarks.gpu.worker", str(self.pack.folder), folder]
-            worker = Worker(command, environment, Path(folder, "worker.log"), self.limits)
+            worker = Worker(command, environment, Path(folder, "worker.log"), self.limits, end)
             ends.callback(worker.end)
             yield worker, inputs
 
@@ -215,6 +250,8 @@ def _words(record: Record) -> str:
         return f"{record['rate'] / 1e12:.3g} T/s"
     if "clocks" in record:
         return f"{record['clocks']:.4g} clocks"
+    if "seconds" not in record:
+        return f"an answer without a figure: {record}"[:200]
     words = f"{record['seconds'] * 1e6:.4g} us"
     if "predicted_seconds" in record:
         words += f", predicted {record['predicted_seconds'] * 1e6:.4g}"

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.gpu.packed import Pack, file_name
 from benchmarks.gpu.pool import Record, Stuck, ended
 
+MOST_BYTES = 16 << 20  # of an answer
+STATUS_SECONDS = 3.0
+LEAST_SECONDS = 5.0  # that a process has for its first answer
 MOST_WORDS = 1000  # of what a process said before it ended
 MAKERS = 4  # processes that make arguments
 Item = tuple[str, str, str]  # what it is: "program", "streams", or a kind of figure; its name; its digest
@@ -51,6 +56,7 @@ class Worker:
     environment: dict[str, str]
     log: Path
     limits: Limits = Limits()
+    deadline: float = math.inf  # of `time.monotonic`: no start is waited for any longer
     process: subprocess.Popen[bytes] | None = None
     _rest: bytes = b""
 
@@ -67,7 +73,7 @@ class Worker:
                     start_new_session=True,
                 )
             self._rest = b""
-            record = self._asked(self.process, CARD, self.limits.start)
+            record = self._asked(self.process, CARD, min(self.limits.start, self._left()))
             if "error" not in record:
                 return record
             self.end()
@@ -84,30 +90,41 @@ class Worker:
             self.end()  # the card may be lost to it
         return record
 
-    def _asked(self, process: subprocess.Popen[bytes], item: Item, seconds: float) -> Record:
-        try:
-            return self._answer(process, item, seconds)
-        except Hangs as error:
-            return {"error": str(error), "hung": True}
-        except (OSError, ValueError) as error:
-            return {"error": str(error)}
+    def _left(self) -> float:
+        return max(self.deadline - time.monotonic(), LEAST_SECONDS)
 
-    def _answer(self, process: subprocess.Popen[bytes], item: Item, seconds: float) -> Record:
+    def _asked(self, process: subprocess.Popen[bytes], item: Item, seconds: float) -> Record:
+        known: Record = {}
+        try:
+            while "so far" in (record := self._answer(process, item if not known else None, seconds)):
+                known = record["so far"]
+            return record
+        except Hangs as error:
+            return {**known, "error": str(error), "hung": True}
+        except (OSError, ValueError) as error:
+            return {**known, "error": str(error)}
+
+    def _answer(self, process: subprocess.Popen[bytes], item: Item | None, seconds: float) -> Record:
+        """A line of the process, after it was given an item, if there is one."""
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps(item).encode() + b"\n")
-        process.stdin.flush()
+        if item is not None:
+            process.stdin.write(json.dumps(item).encode() + b"\n")
+            process.stdin.flush()
         end = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._rest:
-                if not selector.select(max(end - time.monotonic(), 0)):
+                left = end - time.monotonic()
+                if left < 0 or not selector.select(left) or len(self._rest) > MOST_BYTES:
                     raise Hangs(f"stopped after {seconds:g} s")
                 data = os.read(process.stdout.fileno(), 1 << 16)
                 if not data:
-                    raise ValueError(f"the process ended with status {process.wait()}{self._last_words()}")
+                    raise ValueError(f"the process ended with status {_status(process)}{self._last_words()}")
                 self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
-        record: Record = json.loads(line)
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise ValueError(f"the process answered {line[:100]!r}")
         return record
 
     def _last_words(self) -> str:
@@ -121,6 +138,14 @@ class Worker:
             ended(process)
 
 
+def _status(process: subprocess.Popen[bytes]) -> str:
+    """Of a process that closed its output; the driver may hold it for a while."""
+    try:
+        return str(process.wait(STATUS_SECONDS))
+    except subprocess.TimeoutExpired:
+        return "unknown: it does not end"
+
+
 @dataclass
 class Inputs:
     """Processes that make the arguments of rows, in order, beside the card."""
@@ -129,10 +154,12 @@ class Inputs:
     folder: Path
     environment: dict[str, str]
     limit: float
+    deadline: float = math.inf  # of `time.monotonic`
     _makers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)  # by row
 
     def begin(self, rows: Sequence[str]) -> None:
-        """Begins to make them."""
+        """Begins to make them; the limit counts from now on."""
+        self.deadline = min(self.deadline, time.monotonic() + self.limit)
         for number in range(min(MAKERS, len(rows))):
             mine = rows[number::MAKERS]
             command = [sys.executable, "-m", "benchmarks.gpu.inputs", str(self.pack.folder), str(self.folder)]
@@ -141,22 +168,23 @@ class Inputs:
 
     def problem(self, row: str) -> str:
         """Waits for the arguments of a row; the reason if there are none, or ""."""
-        path, end = self.folder / f"{file_name(row)}.npz", time.monotonic() + self.limit
+        path = self.folder / f"{file_name(row)}.npz"
         while not path.exists():
             status = self._makers[row].poll()
             if (failed := path.with_suffix(".error")).exists():
                 return failed.read_text(encoding="utf-8")
             if status is not None and not path.exists():
                 return f"the process that makes arguments ended with status {status}"
-            if time.monotonic() > end:
-                return f"no arguments after {self.limit:g} s"
+            if time.monotonic() > self.deadline:
+                return f"no arguments within {self.limit:g} s"
             time.sleep(0.02)
         return ""
 
     def end(self) -> None:
         """Ends all of them."""
         for process in set(self._makers.values()):
-            ended(process)
+            with suppress(Stuck):  # they do not use the card
+                ended(process)
 
 
 __all__ = ["CARD", "CannotStart", "Inputs", "Item", "Limits", "Stuck", "Worker"]

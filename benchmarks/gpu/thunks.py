@@ -86,6 +86,9 @@ def captured(paths: Iterable[Path]) -> Captured:
 
 
 def captured_of(wants_capture: object, paths: Iterable[Path]) -> dict[str, Any]:
-    """A record of what was captured; with an `error` if that was wanted and anything is left outside."""
-    found = captured(paths)
+    """A record of what was captured; with an `error` if that was wanted and anything is left outside. Nothing
+    is known without dumps: XLA writes none of what it takes from its cache."""
+    if not (dumped := list(paths)):
+        return {"captured": None}
+    found = captured(dumped)
     return {**asdict(found), **({"error": found.words} if wants_capture and found.words else {})}

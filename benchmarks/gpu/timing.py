@@ -14,6 +14,7 @@ import numpy as np
 
 import jax_cocktail
 from benchmarks.gpu import here, launching
+from benchmarks.gpu.packed import file_name
 from benchmarks.gpu.peers import FORMS, Form, NoPeer, auto
 from benchmarks.gpu.pool import tell
 from benchmarks.gpu.recorded import Recording, recording
@@ -65,7 +66,7 @@ def _turn(run: Callable[[], Any], calls: int) -> float:
 
 def unrolled_mark(work: Path, name: str) -> Path:
     """A file that says that the row without loops is in XLA's cache."""
-    return work / f"unrolled-{name.replace('/', '-')}"
+    return work / f"unrolled-{file_name(name)}"
 
 
 def row(

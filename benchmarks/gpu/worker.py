@@ -6,7 +6,7 @@ the driver alone. It ends at the first error of the driver, after which the card
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import sys
 import time
@@ -18,7 +18,21 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu import clock, latency, launching, litmus
-from benchmarks.gpu.packed import Array, Pack, Packed, Row, Stamps, Type, difference, file_name, references
+from benchmarks.gpu.packed import (
+    Array,
+    Pack,
+    Packed,
+    Row,
+    Stamps,
+    Type,
+    described,
+    difference,
+    digest,
+    file_name,
+    judged_right,
+    references,
+)
+from benchmarks.gpu.pool import end_with_parent
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 from jax_cocktail.runtime.cuda.card import Card, CudaError
 from jax_cocktail.timeline import table
@@ -47,6 +61,7 @@ class Worker:
         self._arrays: dict[str, Array] = {}
         self._operands: tuple[Array, ...] = ()
         self._same = True
+        self.lost = False  # the driver has failed, and the card may not be usable here
 
     def do(self, kind: str, name: str, digest: str) -> Record:
         """The record of an item."""
@@ -60,7 +75,7 @@ class Worker:
         if kind == "program":
             return self.program(name, digest)
         if kind == "streams":
-            return self.streams(*name.split(" + "))
+            return self._clocked(lambda: self.streams(*name.split(" + ")))
         return self._clocked(lambda: self.figure(kind, name))
 
     def program(self, name: str, digest: str) -> Record:
@@ -71,12 +86,22 @@ class Worker:
         try:
             loaded = launching.load(self.card, self._call(row, program, stamps))
             results = loaded.run()
-            timed = self._clocked(lambda: asdict(loaded.time()))
+            checked = _checked(results, row, program, self._arrays, self._same)
+            found = {**described(program), **checked}
+            if stamps:
+                found["timeline"] = _timeline(results[-1], stamps)
+            tell({"so far": found})  # an answer counts even if its timing fails
+            return {**found, **self._timed(loaded)}
         finally:
-            self.card.release()
-        checked = _checked(results, row, program, self._arrays, self._same)
-        found = {**_described(program), **checked, **timed}
-        return {**found, "timeline": _timeline(results[-1], stamps)} if stamps else found
+            with contextlib.suppress(CudaError):
+                self.card.release()
+
+    def _timed(self, loaded: launching.Loaded) -> Record:
+        try:
+            return self._clocked(lambda: asdict(loaded.time()))
+        except CudaError as error:
+            self.lost = True
+            return {"error": f"its timing failed: {error}"}
 
     def streams(self, *names: str) -> Record:
         """Runs the best programs of two rows on two streams at once, and each of them alone.
@@ -147,8 +172,7 @@ class Worker:
             stored = operand.argument < 0
             of, key = (self._arrays, number) if stored else (arguments, operand.argument)
             operands.append(of[f"{'operand' if stored else 'argument'} {key}"].reshape(operand.type.shape))
-        digests = [hashlib.sha256(array.tobytes()).hexdigest()[:16] for array in operands]
-        self._same = digests == [operand.digest for operand in row.operands]
+        self._same = [digest(array) for array in operands] == [operand.digest for operand in row.operands]
         self._operands, self._row = tuple(operands), row
         return row
 
@@ -165,41 +189,49 @@ def _timed(loaded: Sequence[launching.Loaded], turns: int) -> float:
     return (time.perf_counter() - start) / turns
 
 
+def tell(record: Record) -> None:
+    """Answers, with strict JSON."""
+    print(json.dumps(record, allow_nan=False), flush=True)
+
+
 def _timeline(rings: Array, stamps: Stamps) -> list[str]:
     """The table of a recorded call."""
     words = rings.view(np.uint64)
     return table.lines(read(0, words, stamps.rows, stamps.level, begin_of(words)))
 
 
-def _described(program: Packed) -> Record:
-    names = ("phase", "digest", "crossing", "limit", "predicted_seconds")
-    return {name: getattr(program, name) for name in names}
-
-
 def _checked(results: list[Array], row: Row, program: Packed, arrays: dict[str, Array], same: bool) -> Record:
-    """`difference` is None where it is infinite, which JSON does not know. `ok` is None if this machine's
-    numpy makes other inputs from the seeds than those of the reference: nobody knows then what is right."""
+    """`difference` is None where it is infinite, which JSON does not know."""
     count = len(row.results)
     gap = difference(results[:count], row.results, references(arrays, "result", count))
-    ok = gap <= program.limit if same else None
-    return {"same_inputs": same, "difference": gap if np.isfinite(gap) else None, "ok": ok}
+    known = float(gap) if np.isfinite(gap) else None
+    return {"same_inputs": same, "difference": known, "ok": judged_right(known, same, program.limit)}
 
 
 def main() -> int:
+    end_with_parent()
     pack, folder = Pack(Path(sys.argv[1])), Path(sys.argv[2])
-    with Card() as card, Card() as beside:
-        worker = Worker(card, beside, pack, folder)
-        for line in sys.stdin:
-            start, failed = time.monotonic(), False
-            try:
-                record = worker.do(*json.loads(line))
-            except Exception as error:
-                record = {"error": f"{type(error).__name__}: {error}"[:1000]}
-                failed = isinstance(error, CudaError)
-            record["wall_seconds"] = round(time.monotonic() - start, 3)
-            print(json.dumps(record), flush=True)
-            if failed:
-                return 1
+    try:
+        with Card() as card, Card() as beside:
+            return serve(Worker(card, beside, pack, folder))
+    except (CudaError, OSError, ValueError, KeyError) as error:
+        tell({"error": f"{type(error).__name__}: {error}"})
+        return 1
+
+
+def serve(worker: Worker) -> int:
+    """Answers all items of standard input, until the driver fails."""
+    for line in sys.stdin:
+        start = time.monotonic()
+        try:
+            record = worker.do(*json.loads(line))
+            json.dumps(record, allow_nan=False)
+        except Exception as error:
+            record = {"error": f"{type(error).__name__}: {error}"[:1000]}
+            worker.lost = isinstance(error, CudaError)
+        tell({**record, "wall_seconds": round(time.monotonic() - start, 3)})
+        if worker.lost:
+            return 1
     return 0
 
 

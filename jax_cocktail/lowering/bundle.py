@@ -103,7 +103,9 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> N
     """Lets this process run the programs of a bundle, as if it had compiled them. It needs no compiler.
 
     Call it before the first call of the functions. What the cache folder has of them comes first. Programs
-    that are neither there nor in the bundle are compiled, or run on stock XLA if there is no compiler.
+    that are neither there nor in the bundle are compiled, or run on stock XLA if there is no compiler. The
+    handlers for GPUs are taken only if nothing else of jax_cocktail was used before in this process, since
+    XLA keeps those that it has.
 
     A bundle contains machine code: trust it only if you would also run a script from the same source.
 

@@ -84,7 +84,8 @@ PLATFORMS = tuple(_PLATFORMS)
 
 _lock = threading.Lock()
 _handlers: dict[str, Any] = {}  # by platform: the library or the callbacks, which live as long as the process
-_binaries: dict[str, bytes] = {}  # by platform: the file of the library, built here or carried
+_binaries: dict[str, bytes] = {}  # by platform: the file of the library in use
+_carried: dict[str, bytes] = {}  # by platform: one that another process has built
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +208,9 @@ def register(platform: str = CUDA) -> None:
 
 
 def carry(binaries: Mapping[str, bytes]) -> None:
-    """Gives this process the handlers that another one has built, by platform. They need no host compiler."""
-    with _lock:
-        _binaries.update((name, binary) for name, binary in binaries.items() if name not in _handlers)
+    """Gives this process the handlers that another one has built, by platform. They need no host compiler.
+    Those that are registered stay: XLA takes no others."""
+    _carried.update(binaries)
 
 
 def handler_binaries() -> Mapping[str, bytes]:
@@ -219,13 +220,14 @@ def handler_binaries() -> Mapping[str, bytes]:
 
 def _built(platform: str) -> tuple[Any, Any, Any, Any] | None:
     try:
-        if carried := _binaries.get(platform):
-            library = open_binary(carried)
+        if binary := _carried.get(platform):
+            library = open_binary(binary)
         else:
-            library, _binaries[platform] = open_built(
+            library, binary = open_built(
                 lambda: build_gpu_handler(jax.ffi.include_dir(), host_toolchain(), platform)
             )
         trust.guard(library)
+        _binaries[platform] = binary
     except (BuildError, OSError) as error:
         warnings.warn(
             f"each call on a GPU starts slower, by tens of microseconds: {error}",

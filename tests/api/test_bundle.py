@@ -116,16 +116,18 @@ def test_a_machine_without_a_compiler_runs_it(saved, tmp_path, units):
     assert {"entries", "calls", "decisions"}.isdisjoint(said["folder"]), "nothing of it is written there"
 
 
-def test_it_has_the_handlers_for_gpus(tmp_path):
-    """Without a compiler they would run in Python, with a warning, and start every call later."""
-    path = tmp_path / "gpu.bundle"
-    program = """
+MAKES_HANDLERS = """
     from jax_cocktail.lowering import gpu_call
     gpu_call.register("cuda")
     jax_cocktail.jit(loop, options=forced)(x)
     say(digest=jax_cocktail.save_bundle(os.environ["BUNDLE"]))
-    """
-    made = child(program, tmp_path / "maker", BUNDLE=str(path), JAX_COCKTAIL_COMPILE="now")
+"""
+
+
+def test_it_has_the_handlers_for_gpus(tmp_path):
+    """Without a compiler they would run in Python, with a warning, and start every call later."""
+    path = tmp_path / "gpu.bundle"
+    made = child(MAKES_HANDLERS, tmp_path / "maker", BUNDLE=str(path), JAX_COCKTAIL_COMPILE="now")
     program = """
     from jax_cocktail.lowering import gpu_call
     jax_cocktail.load_bundle(os.environ["BUNDLE"], trust=os.environ["DIGEST"])
@@ -136,6 +138,26 @@ def test_it_has_the_handlers_for_gpus(tmp_path):
     """
     said = without_compiler(program, tmp_path / "user", BUNDLE=str(path), DIGEST=made["digest"])
     assert (said["handlers"], said["platforms"]) == ("CDLL", ["cuda"])
+
+
+def test_handlers_are_taken_before_those_that_the_import_registers(tmp_path):
+    """Where jax expects a GPU, the first use of the API registers handlers."""
+    path = tmp_path / "gpu.bundle"
+    made = child(MAKES_HANDLERS, tmp_path / "maker", BUNDLE=str(path), JAX_COCKTAIL_COMPILE="now")
+    program = """
+    import os, json
+    from jax_cocktail.build import host
+    host.zig = lambda: None  # the package may be installed
+    import jax_cocktail
+    jax_cocktail.load_bundle(os.environ["BUNDLE"], trust=os.environ["DIGEST"])
+    jax_cocktail.jit
+    from jax_cocktail.lowering import gpu_call
+    print(json.dumps(type(gpu_call._handlers["cuda"]).__name__))
+    """
+    (tmp_path / "empty").mkdir()
+    places = {"JAX_COCKTAIL_CACHE_DIR": str(tmp_path / "cache"), "PATH": str(tmp_path / "empty"), "CXX": ""}
+    said = python(program, BUNDLE=str(path), DIGEST=made["digest"], JAX_PLATFORMS="cuda,cpu", **places)
+    assert json.loads(said.splitlines()[-1]) == "CDLL"
 
 
 def test_what_is_not_in_it_runs_on_stock(saved, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import os
@@ -21,7 +22,7 @@ from jax.experimental import rnn
 
 from benchmarks import gpu_check
 from benchmarks.gpu import items, peer, peers, pool, report, thunks, timing
-from benchmarks.gpu.rows import QUICK, ROWS
+from benchmarks.gpu.rows import QUICK, ROWS, widened
 from benchmarks.gpu.unroll import CannotUnroll, unrolled
 from jax_cocktail.cost import hlo
 from jax_cocktail.device.cards import spec_for
@@ -41,7 +42,7 @@ def test_rows(name):
     """Float64 goes in and comes out: no row narrows it on the way."""
     function, arguments = ROWS[name].make(True)
     with jax.enable_x64(True):
-        wide = jax.tree.map(items._widened, arguments)
+        wide = jax.tree.map(widened, arguments)
         shapes = jax.eval_shape(function, *wide)
     assert all(leaf.dtype != np.float32 for leaf in jax.tree.leaves(shapes))
     assert set(QUICK) <= set(ROWS)
@@ -161,9 +162,28 @@ def test_stock_loops(settings):
     assert set(items.stock_loops("while, empty body", settings)) == {"stock", "graphs"}  # nothing to unroll
 
 
-def test_a_mode_that_was_not_captured_is_an_error(settings, tmp_path):
-    found = items.stock_loops("scan, empty body", replace(settings, dump=str(tmp_path)))
+@pytest.fixture
+def dumping(settings, tmp_path, monkeypatch):
+    """Settings with which XLA dumps steps outside of command buffers; the one for CPUs dumps none."""
+    numbers = itertools.count()
+
+    def dumps(folder):
+        (tmp_path / f"module_{next(numbers):04}.jit_f.thunk_sequence.txt").write_text("000: kGemm [source]\n")
+        return frozenset(tmp_path.glob("*thunk_sequence*"))
+
+    monkeypatch.setattr(thunks, "dumps", dumps)
+    return replace(settings, dump=str(tmp_path))
+
+
+def test_a_mode_that_was_not_captured_is_an_error(dumping):
+    found = items.stock_loops("scan, empty body", dumping)
     assert "kCommandBuffer" in found["graphs"]["error"] and "error" not in found["stock"]
+
+
+def test_without_dumps_nobody_knows_what_was_captured(settings, tmp_path):
+    """XLA dumps nothing of what its cache has."""
+    found = items.build("scalar_scan", replace(settings, dump=str(tmp_path)))
+    assert found["graphs"]["captured"] is None and "error" not in found["graphs"]
 
 
 def test_our_call_in_a_branch(settings):
@@ -316,13 +336,11 @@ def test_many_processes():
     assert [records[str(k)]["n"] for k in range(4)] == [0, 1, 2, 3] and sorted(seen) == ["0", "1", "2", "3"]
 
 
-def test_forms_that_are_not_captured_are_errors(settings, tmp_path):
-    """Nothing is captured on the host."""
-    looking = replace(settings, dump=str(tmp_path))
-    found = items.build("scalar_scan", looking)
+def test_forms_that_are_not_captured_are_errors(dumping):
+    found = items.build("scalar_scan", dumping)
     assert found["graphs"]["error"] == thunks.NOT_CAPTURED and not found["graphs"]["captured"]
     assert "error" not in found["stock"]
-    branch = items.captured("scalar_scan", looking)
+    branch = items.captured("scalar_scan", dumping)
     assert branch["error"] == thunks.NOT_CAPTURED and not branch["ok"]
 
 

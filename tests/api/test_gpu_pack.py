@@ -59,14 +59,20 @@ def test_pack(there):
     assert there.size() < packed.MOST_BYTES
 
 
-def test_pack_goes_on(made, monkeypatch, capsys):
-    """A row of the same sources is there; one of others is made again."""
+def test_pack_goes_on(there, capsys):
+    """A row of the same sources for the same card is there; one of others is made again."""
     with small_pack.emulating() as patch:
         patch.setattr(pack, "_add", None)
-        assert pack.make(made, small_pack.UNITS, (ROW, NEXT), small=True) == 0
+        assert pack.make(there.folder, small_pack.UNITS, (ROW, NEXT), small=True) == 0
         assert capsys.readouterr().out.count("is there") == 2
+        with pytest.raises(SystemExit, match="no row lstm1; there are lstm/1, "):
+            pack.make(there.folder, small_pack.UNITS, ("lstm1",), small=True)
+        other = replace(small_pack.UNITS, launch_seconds=1e-5)  # plans depend on it
+        assert pack.make(there.folder, other, (ROW,), small=True) == 1 and not there.rows()
         patch.setattr(packed, "source_digest", lambda: "another")
-        assert pack.make(made, small_pack.UNITS, (ROW,), small=True) == 1  # it tries, and says that it failed
+        assert (
+            pack.make(there.folder, small_pack.UNITS, (ROW,), small=True) == 1
+        )  # it tries, and says that it failed
 
 
 def test_binaries_are_packed(there):
@@ -150,7 +156,7 @@ LOWERS = """
     import json, os, warnings
     import jax
     import jax_cocktail
-    from benchmarks.gpu import items
+    from benchmarks.gpu.packed import Pack
     from benchmarks.gpu.rows import ROWS
     from jax_cocktail.build import cuda, host
     from jax_cocktail.lowering import gpu_call
@@ -159,7 +165,7 @@ LOWERS = """
 
     host.zig = lambda: None  # the package may be installed
     cuda._candidates = lambda *_: iter(())
-    assert items.load_bundle(items.Settings(Path("."), pack=Path(os.environ["PACK"]))) == ""
+    assert Pack(Path(os.environ["PACK"])).load_bundle() == ""
     spec = from_json(os.environ["SPEC"])
     gpu_call.gpu = lambda arch="", platform="cuda": gpu_call.Gpu(spec.name, spec.arch, spec.units)
     gpu_call.spec_of = lambda arch="", platform="cuda": spec
@@ -193,13 +199,11 @@ def test_nothing_is_compiled_with_the_bundle(tmp_path, monkeypatch):
         assert json.loads(python(LOWERS, **places).splitlines()[-1]) == [1, 0, 0, 0, 1]
 
 
-def test_a_bundle_of_other_sources(there, tmp_path):
+def test_a_bundle_of_other_sources(there):
     """jax compiles then; the reason is said."""
-    settings = items.Settings(tmp_path, small=True, pack=there.folder)
-    assert "No such file" in items.load_bundle(settings)
+    assert "No such file" in there.load_bundle()
     (there.folder / packed.BUNDLE).write_bytes(b"something")
-    assert "is no bundle" in items.load_bundle(settings)
-    assert items.load_bundle(replace(settings, pack=None)) == ""
+    assert "is no bundle" in there.load_bundle()
 
 
 # ---- what is compared --------------------------------------------------------------------------------------

@@ -74,19 +74,23 @@ def cut_off(there, items, *more):
     return path
 
 
+def finished(data):
+    """The programs that were begun and answered."""
+    every = {(row, label): each for row, found in kernels(data).items() for label, each in found.items()}
+    return {place: each for place, each in every.items() if "error" not in each}
+
+
 def test_cut_off_and_resumed(there):
     """However often: together the runs are one, which repeats nothing."""
     path = cut_off(there, 1)
     first = json.loads(path.read_text())
-    assert sum(map(len, kernels(first).values())) == 1 and first["ended"] == "it was cut off"
+    assert len(finished(first)) >= 1 and first["ended"] == "it was cut off"
     second = json.loads(cut_off(there, 2, "--resume", path).read_text())
     done = subprocess.run(command(there, "--resume", path), capture_output=True, text=True)
     assert done.returncode == 1 and "1 items failed: jax all" in done.stdout, done.stdout + done.stderr
     assert "jax has no GPU here: its backend is cpu" in done.stdout
     last = json.loads(path.read_text())
-    for before in (first, second):
-        for row, records in kernels(before).items():
-            assert records.items() <= kernels(last)[row].items()
+    assert finished(first).items() <= finished(second).items() <= finished(last).items()
     names = {row.name: {p.label for p in row.programs} for row in there.rows()}
     assert {row: set(records) for row, records in kernels(last).items()} == names
     assert last["ended"] == "every item had its turn" and last["seconds"] > second["seconds"]

@@ -9,8 +9,9 @@ import sys
 from dataclasses import replace
 
 from benchmarks.gpu import pool, report, results, serving
+from benchmarks.gpu.run_pack import PackRun
 from tests.api import small_pack
-from tests.api.small_pack import NEXT, QUICK, ROW, kernels, ran
+from tests.api.small_pack import NEXT, QUICK, ROW, begun, kernels, ran
 from tests.cpu.fake_gpu.driver import compiled
 
 KERNELS = """
@@ -36,7 +37,8 @@ def broken(there, row, body, crossing=""):
 
 def test_a_hang(there):
     """It is stopped. Programs that wait in the same way are skipped and named, others run under a shorter
-    limit. Another run tries the skipped ones, and those that failed at last."""
+    limit. So it is in a run that goes on, until the program has stopped hanging."""
+    works = there.binary(there.row(ROW).best().digest)
     label = broken(there, ROW, HANGS, crossing="barrier")
     finished, data = ran(there, limits=replace(QUICK, item=2))
     found = kernels(data)
@@ -46,8 +48,13 @@ def test_a_hang(there):
     assert found[NEXT]["4 units"]["skipped"] == why
     assert why in report.text(data)
     (path,) = (there.folder.parent / "out").glob("gpu_check_*.json")
-    _, again = ran(there, resume=path, limits=replace(QUICK, item=2))
-    assert kernels(again)[NEXT]["4 units"]["ok"] and kernels(again)[ROW][label]["hung"]
+    _, after = ran(there, resume=path)
+    assert kernels(after)[NEXT]["4 units"]["skipped"] == why
+    there.add_binary(there.row(ROW).best().digest, works)
+    again = PackRun(there, begun(there, resume=path), 60.0, (ROW, NEXT), QUICK, again=True)
+    assert again.run() and again.results.known("kernels", ROW, label)["ok"]
+    _, last = ran(there, resume=path)
+    assert kernels(last)[NEXT]["4 units"]["ok"]
 
 
 def test_the_limit_after_a_hang(there):
@@ -123,7 +130,8 @@ def test_a_process_that_does_not_end(there, monkeypatch):
         kill(process)
         process.wait()
     assert not finished and "does not end" in data["ended"] and "started again" in data["ended"]
-    assert kernels(data)[ROW]["1 unit"]["ok"] and label not in kernels(data).get(NEXT, {})
+    assert kernels(data)[ROW]["1 unit"]["ok"]
+    assert kernels(data)[NEXT][label]["error"] == "it was begun, and never answered"
 
 
 def test_arguments_that_cannot_be_made(there, tmp_path):
@@ -134,8 +142,8 @@ def test_arguments_that_cannot_be_made(there, tmp_path):
     (tmp_path / "hidden_markov.error").write_text("OSError: No space left on device")
     assert found.problem(NEXT) == "OSError: No space left on device"
     (tmp_path / "hidden_markov.error").unlink()
-    found.limit = 0.1
-    assert found.problem(NEXT) == "no arguments after 0.1 s"
+    found.deadline = 0.0
+    assert found.problem(NEXT) == "no arguments within 5 s"
     found.end()
 
 
@@ -182,12 +190,14 @@ def test_a_full_disk(there, monkeypatch):
 
 
 def test_a_disk_that_stays_full(there, monkeypatch, capsys):
-    """What was written before stays."""
+    """All items run, and what was written before stays."""
     ran(there, only=(ROW,))
+    (path,) = (there.folder.parent / "out").glob("gpu_check_*.json")
     full(monkeypatch, has_reserve=False)
-    finished, data = ran(there)
-    assert not finished and "cannot be written" in capsys.readouterr().out
-    assert kernels(data)[ROW]["1 unit"]["ok"]
+    finished, data = ran(there, resume=path)
+    said = capsys.readouterr().out
+    assert finished and said.count("cannot be written") == 1 and f"{NEXT}, 1 unit: " in said
+    assert set(kernels(data)) == {ROW}
 
 
 def test_clusters_that_do_not_fit(there, monkeypatch):
