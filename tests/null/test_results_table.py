@@ -89,7 +89,7 @@ def test_forms_of_stock_that_were_timed_have_a_column(run):
 
 def test_misses_are_told(run):
     text = TABLES["short"](run)
-    assert "1 of 3 programs agree" in text and "wrong: b" in text and "for lack of time: c" in text
+    assert "1 of 3 programs agree" in text and "wrong: b" in text and "not checked: c" in text
     assert "1 of 2 timed programs are faster than stock XLA; slower: b." in text
 
 
@@ -100,9 +100,23 @@ def test_only_marked_tables_are_written(run):
     assert written(new, (run,)) == new
 
 
+def test_what_was_not_measured_is_a_dash(run):
+    """Not the figure of a table that stands for it."""
+    sections = run.figures["sections"]
+    sections["versions"]["all"] |= {"packages": {"jax": "0.12"}, "compiler": "nvcc"}
+    left = {"hop_seconds": "it failed", "l2_rate": "it failed", "flops": "it failed"}
+    sections["measure"] = {"card": {"spec": asdict(H200), "kept_from_table": left}}
+    text = TABLES["card"](run)
+    assert "| hop by a flag | - us |" in text and "| float32 multiply-add | - TFLOP/s |" in text
+    assert f"{H200.shared_rate / 1e12:.3g} / - / {H200.memory_rate / 1e12:.3g} TB/s" in text
+
+
 def test_runs_without_a_card_are_left_out(tmp_path, monkeypatch):
-    for name, versions in (("no_card", {"card": None}), ("card", {"card": {"name": "Card"}})):
-        figures = {"sections": {"versions": {"all": versions}}, "targets": []}
+    """And runs that timed nothing."""
+    times = {"lstm/1": {"seconds": {"stock": 1.0}}}
+    for name, card, timed in (("no_card", None, times), ("card", "Card", times), ("failed", "Other", {})):
+        versions = {"card": card and {"name": card}}
+        figures = {"sections": {"versions": {"all": versions}, "times": timed}, "targets": []}
         (tmp_path / f"gpu_check_{name}.json").write_text(json.dumps(figures))
     monkeypatch.setattr(results_table, "RESULTS", tmp_path)
     assert [run.card for run in results_table.runs()] == ["Card"]
