@@ -248,9 +248,13 @@ def opened(options: argparse.Namespace) -> Results:
         pack = Pack(options.run)
         if not (options.run / "pack.json").exists():
             sys.exit(f"there is no pack in {options.run}: make card-pack makes one in build/card/pack")
-        if unknown := set(options.only or ()) - {row.name for row in pack.rows()}:
+        try:
+            facts, rows = pack.facts, {row.name for row in pack.rows()}
+            small, digests = facts["small"], pack.digests() | {facts[name] for name in MEASURES}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            sys.exit(f"the pack in {options.run} is damaged, copy it again: {type(error).__name__}: {error}")
+        if unknown := set(options.only or ()) - rows:
             sys.exit(f"the pack has no row {', '.join(sorted(unknown))}")
-        small, digests = pack.facts["small"], pack.digests() | {pack.facts[name] for name in MEASURES}
     found = Results(Path(options.out), source_digest(), small, options.quick)
     if options.resume:
         try:

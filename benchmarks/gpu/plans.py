@@ -14,8 +14,8 @@ from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.build.kernels import check_registers
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Artifact, Emitted, build
-from jax_cocktail.cost.xla import unrolled_seconds
 from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.lowering.stock_forms import unrolled_seconds
 from jax_cocktail.lowering.survey import survey
 from jax_cocktail.lowering.variants import prepare
 
@@ -39,10 +39,8 @@ def planned(name: str, function: Callable[..., Any], arguments: tuple[Any, ...],
     found = survey(prepared, spec.units)
     plan, seconds = found.best, min(found.seconds)
     programs = tuple(prepared.emitted[plan.candidate, number] for number in prepared.taken(plan))
-    unrolled = [unrolled_seconds(program, spec) for program in prepared.programs]
-    captures = spec.platform == "cuda" and None not in unrolled  # XLA captures no loops on AMD's cards
-    together = sum(filter(None, unrolled)) if captures else None
-    return Planned(plan.name, programs, seconds, found.comparison.stock.seconds, together)
+    unrolled = unrolled_seconds(prepared.programs, spec)
+    return Planned(plan.name, programs, seconds, found.comparison.stock.seconds, unrolled)
 
 
 def facts(plan: Planned, spec: DeviceSpec) -> dict[str, Any]:

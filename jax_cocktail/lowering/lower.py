@@ -288,6 +288,7 @@ def _decide(
     why = f"not measured ({obstacle}): the model says {comparison}"
     if comparison != found.comparison:
         why += ", which compiles loops to one kernel"
+    why += stock_forms.unmeasured_advice(prepared.programs, prepared.machine.spec)
     if found.trusted is None:
         choice, why = "stock", f"{why}; {_DOUBTFUL}"
     decision = decisions.Decision(choice, plan, why=why)

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax_cocktail.cost import xla
 from jax_cocktail.cost.hlo import Module
-from jax_cocktail.lowering import stopwatch
+from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.lowering import gpu_call, stopwatch
 from jax_cocktail.lowering.decisions import FORMS, STOCK, UNROLLED
+from jax_cocktail.utask.ir import UProgram
 
 # The largest graph that is tried. Estimate: to make, instantiate and upload a node takes about 5 us, so this
 # is a tenth of a second in the first call. XLA also visits all nodes again if an argument has moved, and in
@@ -33,6 +36,21 @@ def runners(
         compiled = stopwatch.captured_runner(jaxpr, arguments, options, form)
         found |= {name: compiled} if compiled else {}
     return found
+
+
+def unrolled_seconds(programs: Sequence[UProgram], spec: DeviceSpec | None) -> float | None:
+    """Seconds of a call of these programs in the unrolled form, an estimate; None if they have none. XLA
+    captures no loops on AMD's cards. `spec`: of the GPU, None for the host."""
+    if spec is None or spec.platform != gpu_call.CUDA:
+        return None
+    each = [xla.unrolled_seconds(program, spec) for program in programs]
+    return None if None in each else sum(filter(None, each))
+
+
+def unmeasured_advice(programs: Sequence[UProgram], spec: DeviceSpec | None) -> str:
+    """The price of what only the caller can ask for, where nothing is measured; "" if there is none."""
+    seconds = unrolled_seconds(programs, spec)
+    return "" if seconds is None else f", about {seconds * 1e6:.1f} us as one graph with unrolled loops"
 
 
 def worth_unrolling(text: str) -> bool:

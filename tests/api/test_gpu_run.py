@@ -193,6 +193,10 @@ def test_rows_that_are_not_there(there, tmp_path):
     words[3] = str(tmp_path)
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 1 and "there is no pack in" in done.stderr
+    path = there.folder / "hidden_markov.json"
+    path.write_text(path.read_text()[:-9])
+    done = subprocess.run(command(there), capture_output=True, text=True)
+    assert done.returncode == 1 and "is damaged, copy it again" in done.stderr
 
 
 def test_an_interrupted_run(there):

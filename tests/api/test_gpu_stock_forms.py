@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import re
 from types import SimpleNamespace
 
 import jax
@@ -291,3 +292,17 @@ def test_keys_of_decisions(monkeypatch):
     found += [key(**CAPTURE), key(**UNROLL)]
     assert len(set(found)) == len(found)
     assert variants.device_of(mark, HOST) == ""
+
+
+def test_the_price_of_unrolled_graphs_where_nothing_is_measured(card):
+    """It is said, and decides nothing: only the caller can ask for it. On the host there is no such form."""
+    wrapped = jax_cocktail.jit(function, options={"profile": "off", "compile": "now"})
+    with collecting() as reports:
+        wrapped.trace(X).lower(lowering_platforms=("cuda",))
+    (why,) = {report.why for report in reports}
+    assert re.search(r"[\d.]+ us under stock XLA, about [\d.]+ us as one graph with unrolled loops$", why), (
+        why
+    )
+    assert (
+        "unrolled" not in jax_cocktail.explain(jax_cocktail.jit(function, options={"profile": "off"}))(X).why
+    )
