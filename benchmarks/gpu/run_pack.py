@@ -21,9 +21,9 @@ from typing import Any
 
 from benchmarks.gpu import versions
 from benchmarks.gpu.packed import MAIN, Pack, Packed, Row, described, judged_right
-from benchmarks.gpu.pool import python_path
+from benchmarks.gpu.pool import Stuck, python_path
 from benchmarks.gpu.results import NO_CARD, Record, Results, tell
-from benchmarks.gpu.serving import CannotStart, Inputs, Item, Limits, Stuck, Worker
+from benchmarks.gpu.serving import CannotStart, Inputs, Item, Limits, Worker
 from jax_cocktail.runtime.cuda.card import Facts
 from jax_cocktail.runtime.cuda.measure import judged
 
@@ -48,18 +48,6 @@ class PackRun:
     @functools.cached_property
     def _rows(self) -> dict[str, Row]:
         return {row.name: row for row in self.pack.rows() if not self.only or row.name in self.only}
-
-    def _refresh(self) -> None:
-        """Judges programs that are known by what the pack says of them now."""
-        for row in self._rows.values():
-            for program in row.programs:
-                record = self.results.known("kernels", row.name, program.label)
-                if record and record.get("digest") == program.digest:
-                    record |= described(program)
-                    if "difference" in record:
-                        record["ok"] = judged_right(
-                            record["difference"], record["same_inputs"], program.limit
-                        )
 
     def run(self) -> bool:
         """Runs all items for which there is time; True if nothing is left to do."""
@@ -105,9 +93,8 @@ class PackRun:
             if problem := inputs.problem(row):
                 return {"error": f"{row} has no arguments: {problem}"}
         # If this ends the machine, another run does not begin with it again.
-        self.results.keep(
-            {"error": "it was begun, and never answered", "digest": item[2]}, *self._place(item)
-        )
+        begun = {"error": "it was begun, and never answered", "digest": item[2]}
+        self.results.keep(begun, *self._place(item))
         record = worker.ask(item, self.limits.hung if self._hung else self.limits.item)
         if record.get("hung"):
             self._hung[crossing or item[1]] = self._named(item)
@@ -134,13 +121,8 @@ class PackRun:
         facts = self.pack.facts
         self.results.found_on(card.name)
         here = {**asdict(card), "arch": card.arch, "cards": 1, "platform": "cuda"}
-        found = {
-            "card": here,
-            "compiler": facts["compiler"],
-            "pack": facts["versions"],
-            "spec": facts["spec"],
-        }
-        self.results.keep({**found, **versions.found()}, "versions", "all")
+        pack = {"compiler": facts["compiler"], "pack": facts["versions"], "spec": facts["spec"]}
+        self.results.keep({"card": here, **pack, **versions.found()}, "versions", "all")
         if not self.again:
             self._warn(card, facts)
         self._refresh()
@@ -154,6 +136,17 @@ class PackRun:
         if release and int(release[1]) * 1000 + int(release[2]) * 10 > card.driver:
             old = f"CUDA {card.driver // 1000}.{card.driver % 1000 // 10}"
             self.results.say(f"the driver is of {old}, {facts['compiler']} is newer: it may refuse programs")
+
+    def _refresh(self) -> None:
+        """Judges programs that are known by what the pack says of them now."""
+        for row in self._rows.values():
+            for program in row.programs:
+                record = self.results.known("kernels", row.name, program.label)
+                if record and record.get("digest") == program.digest:
+                    record |= described(program)
+                    if "difference" in record:
+                        same = record["same_inputs"]
+                        record["ok"] = judged_right(record["difference"], same, program.limit)
 
     def _todo(self, figures: Mapping[str, Sequence[str]]) -> list[Item]:
         """Items without a record, the most important first; or those whose record is an error. What hung in

@@ -185,6 +185,3 @@ class Inputs:
         for process in set(self._makers.values()):
             with suppress(Stuck):  # they do not use the card
                 ended(process)
-
-
-__all__ = ["CARD", "CannotStart", "Inputs", "Item", "Limits", "Stuck", "Worker"]
