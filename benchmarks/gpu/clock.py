@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from jax_cocktail.runtime.cuda.card import Array, Card, CudaError, Launch
 THREADS = 512
 SCRATCH_BYTES = 1024
 MOST_SECONDS = 60.0
+WAKE_SECONDS = 0.15  # before a timing, in which the clock of an idle card rises
 SPAN = 200_000  # nanoseconds: many times what the clock of nanoseconds takes for a tick
 _MOST_UNITS = 1024
 _KERNELS = ("spin", "rate")
@@ -61,6 +64,16 @@ def sm_clock(card: Card, binary: bytes) -> float:
       CudaError: the launch failed, or the clocks stood still.
     """
     return statistics.median(_rate(_run(card, binary, "rate", 1, SPAN)) for _ in range(3))
+
+
+def awake(
+    card: Card, binary: bytes, work: Callable[[], dict[str, Any]], seconds: float = WAKE_SECONDS
+) -> dict[str, Any]:
+    """Works on a card whose clock has risen, and adds to the record the clock that its multiprocessors have
+    afterwards, `sm_clock` in Hz. `card`: one with a stream and memory of its own. Raises CudaError."""
+    spin(card, binary, seconds)
+    found = work()
+    return {**found, "sm_clock": sm_clock(card, binary)}
 
 
 def _rate(found: Array) -> float:

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 import jax_cocktail
-from benchmarks.gpu import here, launching
+from benchmarks.gpu import clock, here, launching
 from benchmarks.gpu.packed import file_name
 from benchmarks.gpu.peers import FORMS, Form, NoPeer, auto
 from benchmarks.gpu.pool import tell
@@ -156,9 +156,12 @@ def on_card(card: gpu_card.Card, seen: Recording) -> dict[str, Any]:
     """Times of what was written down, all calls together, and the model's at this card's figures."""
     spec = gpu_measure.kept(card.facts.name, card.facts.arch)
     table, times = gpu_card.spec_of(card.facts), []
-    for call in seen.calls:
-        times.append(asdict(launching.load(card, call).time()))
-        card.release()
+    binary = clock.program(card.facts.arch)
+    with gpu_card.Card() as beside:
+        for call in seen.calls:
+            loaded = launching.load(card, call)
+            times.append(clock.awake(beside, binary, lambda loaded=loaded: asdict(loaded.time())))
+            card.release()
     return {
         "seconds": sum(t["seconds"] for t in times),
         "calls": times,

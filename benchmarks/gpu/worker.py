@@ -39,7 +39,6 @@ from jax_cocktail.timeline import table
 from jax_cocktail.timeline.rings import begin_of, read
 from jax_cocktail.utask.plan import LaunchPlan
 
-SPIN_SECONDS = 0.15  # before every timing, in which the clock of an idle card rises
 SMALL = 1e-3  # of the rounds of a figure, for packs of small sizes
 TURNS, FEW_TURNS = 20, 2  # calls of each program on two streams; of small sizes
 Record = dict[str, Any]
@@ -55,7 +54,7 @@ class Worker:
         self._facts = pack.facts
         self._clock = pack.binary(self._facts["clock"])
         self._scale = SMALL if self._facts["small"] else 1.0
-        self._spin = SPIN_SECONDS * self._scale
+        self._wake = clock.WAKE_SECONDS * self._scale
         self._turns = FEW_TURNS if self._facts["small"] else TURNS
         self._row: Row | None = None
         self._arrays: dict[str, Array] = {}
@@ -143,10 +142,7 @@ class Worker:
         return {name: replace(p, rounds=1) for name, p in found.items() if p.threads == latency.THREADS}
 
     def _clocked(self, work: Callable[[], Record]) -> Record:
-        """Work on a card that is awake, with the clock that its multiprocessors had afterwards, in Hz."""
-        clock.spin(self.beside, self._clock, self._spin)
-        found = work()
-        return {**found, "sm_clock": clock.sm_clock(self.beside, self._clock)}
+        return clock.awake(self.beside, self._clock, work, self._wake)
 
     def _call(self, row: Row, program: Packed, stamps: Stamps | None = None) -> launching.Call:
         rings = (Type("uint32", stamps.shape),) if stamps else ()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.gpu import items, launching, recorded
+from benchmarks.gpu import clock, items, launching, recorded, timing
 from jax_cocktail.build.device import build_device_program
 from jax_cocktail.device import store as device_store
 from jax_cocktail.device.cards import spec_for
@@ -193,6 +194,21 @@ def test_a_cluster_runs_where_the_handler_would_run_it(fake, room, kernel, grid,
         assert (loaded.kernel, launch.grid, launch.cluster) == (kernel, grid, cluster)
         assert launch.cooperative == (cluster == 1) and loaded.cleared == (256 if cluster == 1 else 0)
         assert np.array_equal(loaded.run()[0], 2 * x)
+
+
+def test_calls_are_timed_on_a_card_that_is_awake(fake, monkeypatch):
+    """Each with the clock of its multiprocessors."""
+    fake.set(sms=4, pointers=0)
+    monkeypatch.setattr(clock, "program", lambda arch: emulator.build(clock.text()).path.read_bytes())
+    plan = LaunchPlan(256, 4, 32, 4096, 4096, 512, cooperative=True)
+    x = np.arange(8, dtype=np.float32)
+    binary = emulator.build(program(DOUBLING, threads=32, most_units=4, shared=64)).path.read_bytes()
+    call = launching.Call(binary, plan, (x,), (jax.ShapeDtypeStruct(x.shape, x.dtype),))
+    seen = SimpleNamespace(calls=[call, call], predicted_seconds=lambda spec: 1.0)
+    with gpu_card.Card() as card:
+        found = timing.on_card(card, seen)
+    assert found["seconds"] == sum(each["seconds"] for each in found["calls"]) and len(found["calls"]) == 2
+    assert all(each["sm_clock"] == pytest.approx(1e9, rel=0.1) for each in found["calls"])  # of nanoseconds
 
 
 def test_recording(monkeypatch):
