@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jax_cocktail.build.device import build_device_program, device_toolchain
+from benchmarks.gpu.bare import compiled, text_of
 from jax_cocktail.runtime.cuda.card import Array, Card, CudaError, Launch
 
 THREADS = 512
@@ -29,18 +28,14 @@ def text(threads: int = THREADS) -> str:
         "CK_OPERANDS": 1,
         "CK_RESULTS": 1,
         "CK_MOST_UNITS": _MOST_UNITS,
-        "CK_SHARED_BYTES": 0,
-        "CK_OWN_BYTES": 0,
-        "CK_RESIDENT_BYTES": 0,
         **{f"CLOCK_{kernel.upper()}": number for number, kernel in enumerate(_KERNELS)},
     }
-    lines = [f"#define {name} {value}" for name, value in numbers.items()]
-    return "\n".join([*lines, Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")])
+    return text_of(numbers, "clock.cu")
 
 
 def program(arch: str) -> bytes:
     """The compiled kernels, possibly from the cache. Raises BuildError."""
-    return build_device_program(text(), device_toolchain(arch), arch).binary
+    return compiled(text(), arch)
 
 
 def spin(card: Card, binary: bytes, seconds: float) -> float:

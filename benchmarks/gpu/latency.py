@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jax_cocktail.build.device import build_device_program, device_toolchain
+from benchmarks.gpu.bare import compiled, text_of
 from jax_cocktail.runtime.cuda.card import Array, Card, CudaError, Launch
 
 SHORT, LONG, LINE = 8, 24, 128  # of latency.cu
@@ -142,18 +141,14 @@ def text(threads: int = THREADS) -> str:
         "CK_OPERANDS": 2,
         "CK_RESULTS": 2,
         "CK_MOST_UNITS": 1,
-        "CK_SHARED_BYTES": 0,
-        "CK_OWN_BYTES": 0,
-        "CK_RESIDENT_BYTES": 0,
         **{f"PROBE_{kind.upper()}": number for number, kind in enumerate(KINDS)},
     }
-    lines = [f"#define {name} {value}" for name, value in numbers.items()]
-    return "\n".join([*lines, Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")])
+    return text_of(numbers, "latency.cu")
 
 
 def program(arch: str) -> bytes:
     """The compiled probes, possibly from the cache. Raises BuildError."""
-    return build_device_program(text(), device_toolchain(arch), arch).binary
+    return compiled(text(), arch)
 
 
 def probes_of(card: Card) -> dict[str, Probe]:

@@ -27,12 +27,11 @@ the emulation memory is sequentially consistent, so only a card can tell.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jax_cocktail.build.device import build_device_program, device_toolchain
+from benchmarks.gpu.bare import compiled, text_of
 from jax_cocktail.codegen.gpu import LINE_BYTES, header_bytes
 from jax_cocktail.runtime.cuda.card import Array, Card, CudaError, Launch, spec_of
 
@@ -90,25 +89,18 @@ def text(threads: int = THREADS, spin_limit: int = SPIN_LIMIT) -> str:
         "CK_OPERANDS": 2,
         "CK_RESULTS": 2,
         "CK_MOST_UNITS": MOST_UNITS,
-        "CK_SHARED_BYTES": 0,
-        "CK_OWN_BYTES": 0,
-        "CK_RESIDENT_BYTES": 0,
         "CK_SIGNALS": 2 * MOST_UNITS,
         "CK_SPIN_LIMIT": spin_limit,
         "LITMUS_COMMON_BYTES": COMMON_BYTES,
         "LITMUS_AREA_BYTES": area_bytes(threads),
         **{f"LITMUS_{kind.upper()}": number for number, kind in enumerate(_KINDS)},
     }
-    lines = [f"#define {name} {value}" for name, value in numbers.items()]
-    files = ("litmus_common.cuh", "litmus.cu")
-    return "\n".join(
-        [*lines, *(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in files)]
-    )
+    return text_of(numbers, "litmus_common.cuh", "litmus.cu")
 
 
 def program(arch: str) -> bytes:
     """The compiled tests, possibly from the cache. Raises BuildError."""
-    return build_device_program(text(), device_toolchain(arch), arch).binary
+    return compiled(text(), arch)
 
 
 def weights() -> Array:
