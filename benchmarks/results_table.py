@@ -199,7 +199,7 @@ def kernels(run: Run) -> str:
 
 
 def fit(run: Run) -> str:
-    """What the cost model of today says of everything of ours that was measured."""
+    """Predictions of today's cost model for everything of ours that was measured."""
     if not path_of(run.path).exists():
         return f"`python benchmarks/gpu_check.py --fit benchmarks/results/{run.path.name}` has not run yet.\n"
     found = fitted(run.path, run.figures)
@@ -229,7 +229,7 @@ def _found(target: Record) -> str:
 
 
 def decided(run: Run) -> str:
-    """What `jit` chose when nothing was forced."""
+    """Choices of `jit` when nothing was forced."""
     rows = []
     for row, record in run.section("auto").items():
         if "choice" in record:
@@ -239,7 +239,7 @@ def decided(run: Run) -> str:
 
 
 def answers(run: Run) -> str:
-    """How many rows agree with float64, and which were not checked: calls, or the programs of a pack."""
+    """The number of rows that agree with float64, and those not checked: calls, or programs of a pack."""
     checked = run.section("correct") or {row: run.kernel(row) for row in run.section("kernels")}
     right = [row for row, record in checked.items() if record.get("ok")]
     wrong = [row for row, record in checked.items() if record.get("ok") is False]
@@ -250,7 +250,7 @@ def answers(run: Run) -> str:
 
 
 def card(run: Run) -> str:
-    """What ran where, and the figures of the card that plans depend on."""
+    """The card and its software, and the figures that plans depend on."""
     versions, measured = run.versions, run.section("measure")["card"]
     packages, spec = versions["packages"], {**measured["spec"], **dict.fromkeys(measured["kept_from_table"])}
     rates = (NONE if spec[k] is None else f"{spec[k] / 1e12:.3g}" for k in (*_RATES, "flops"))

@@ -17,7 +17,7 @@ LEAST_TAU = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What was measured, and what the model says of it, in seconds."""
+    """A measurement and its prediction, in seconds."""
 
     measured: Measured
     predicted: float

@@ -40,7 +40,7 @@ MOST_TOLERANCES = 20.0  # that a difference may reach where stock XLA is further
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What every item is told. work: folder that the items of a run share; small: sizes of the tests;
+    """The settings of an item. work: folder that the items of a run share; small: sizes of the tests;
     seconds: for timing a row; dump: folder that XLA dumps to, or ""; pack: the folder of the pack, if any;
     ours: whether our programs may run."""
 
@@ -204,7 +204,7 @@ def answers(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """What JSON knows."""
+    """The number, or None where JSON has no word for it."""
     return value if np.isfinite(value) else None
 
 
@@ -213,7 +213,7 @@ def _limit(stock: float, tolerance: float) -> float:
 
 
 def host_calls(name: str, settings: Settings) -> dict[str, Any]:
-    """What a call costs on the host."""
+    """Costs of a call on the host."""
     return host.CASES[name](settings.small, settings.seconds)
 
 
@@ -275,7 +275,7 @@ def times(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def auto(name: str, settings: Settings) -> dict[str, Any]:
-    """What `jax_cocktail.jit` does when nobody forces it, beside stock XLA."""
+    """The decision of `jax_cocktail.jit` when nobody forces it, beside stock XLA."""
     return timing.unforced(ROWS[name], settings.small, settings.seconds)
 
 

@@ -46,7 +46,7 @@ def spec_of(record: Record) -> DeviceSpec:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was timed of one plan, without its launch. `alone`: kernels, not a call with the host's share."""
+    """Seconds of one plan, without its launch. `alone`: kernels, not a call with the host's share."""
 
     row: str
     plan: str
@@ -86,7 +86,7 @@ def path_of(record: Path) -> Path:
 
 
 def load(path: Path) -> Kernels:
-    """What `store` wrote."""
+    """Reads a file of `store`."""
     facts = json.loads(path.read_text(encoding="utf-8"))
     plans = {
         row: {plan: tuple(map(_kernel, kernels)) for plan, kernels in plans.items()}

@@ -77,7 +77,7 @@ _KINDS = tuple(dict.fromkeys(litmus.kind for litmus in LITMUSES.values()))  # in
 
 
 def area_bytes(threads: int) -> int:
-    """What a unit of so many threads shows to others."""
+    """Bytes that a unit of so many threads shows to others."""
     return 2 * 4 * 2 * threads + 2 * 8 * _WORDS + 3 * LINE_BYTES
 
 
@@ -132,7 +132,7 @@ class Run:
         return np.zeros((self.units, 4), np.uint32)
 
     def record(self, counts: Array) -> dict[str, Any]:
-        """What the counts say. `ok`: nothing forbidden was seen, and every trial was judged."""
+        """The record of the counts. `ok`: nothing forbidden was seen, and every trial was judged."""
         trials, stale, early, allowed = (int(n) for n in counts.sum(axis=0, dtype=np.int64))
         expected = self.rounds * (self.units // self.litmus.group) * self.litmus.judges
         seen = {"stale": stale, "early": early}

@@ -54,7 +54,7 @@ def measured_spec(card: str) -> DeviceSpec:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """What goes into the region of a row, and what stock XLA makes of it on the host."""
+    """Operands of the region of a row, and the results of stock XLA on the host."""
 
     operands: tuple[packed.Array, ...]
     results: tuple[packed.Array, ...]
@@ -128,7 +128,7 @@ def _described(function: Callable[..., Any], arguments: tuple[Any, ...]) -> _Des
 def _answers(
     function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> tuple[tuple[packed.Result, ...], dict[str, packed.Array]]:
-    """What the whole row returns in float64."""
+    """The results of the whole row in float64."""
     narrow = jax.tree.leaves(jax.eval_shape(function, *arguments))
     with jax.enable_x64(True):
         wide = jax.tree.leaves(jax.jit(function)(*jax.tree.map(widened, arguments)))
@@ -164,7 +164,7 @@ def _plans(
 
 
 def crossing_of(emitted: Emitted) -> str:
-    """How the blocks of a program wait for each other; "" if they do not."""
+    """The way in which the blocks of a program wait for each other; "" if they do not."""
     kinds = {operator.kind for operator in operators_in(emitted.program.entry)} & BARRIERS
     if not kinds or emitted.plan.most_units == 1:
         return ""

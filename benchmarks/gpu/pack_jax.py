@@ -54,7 +54,7 @@ def plan_as_packed(check: Check, pack: Pack) -> None:
 
 
 def with_pack(check: Check) -> bool:
-    """What only jax can tell, with the programs of the pack, the most important first. True if there was time
+    """Runs what needs jax, with the programs of the pack, the most important first. True if there was time
     for all of it."""
     for _ in range(2):  # a cold machine loads jax and CUDA
         found = check.section("jax", [check.task("jax", "all")], 1, check.deadline)["all"]

@@ -73,7 +73,7 @@ def ours(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) ->
 
 
 def auto(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Run:
-    """What `jax_cocktail.jit` does unforced."""
+    """A call as `jax_cocktail.jit` decides it unforced."""
     jitted = jax_cocktail.jit(function)
     return lambda: jitted(*arguments)
 

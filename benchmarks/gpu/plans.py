@@ -22,7 +22,7 @@ from jax_cocktail.lowering.variants import prepare
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What the policy would have run. `name`: of the plan; `programs`: one for each region of ours; seconds:
+    """The plan of the policy. `name`: of the plan; `programs`: one for each region of ours; seconds:
     of all regions, the model's, also of stock XLA in its default form, and captured with unrolled loops (None
     if it cannot be)."""
 
@@ -44,7 +44,7 @@ def planned(name: str, function: Callable[..., Any], arguments: tuple[Any, ...],
 
 
 def facts(plan: Planned, spec: DeviceSpec) -> dict[str, Any]:
-    """What the compiler says of every program, added up or the largest."""
+    """The compiler's figures of every program, added up or the largest."""
     artifacts = [build(emitted) for emitted in plan.programs]
     launches = [artifact.launch for artifact in artifacts if artifact.launch]
     built = {f"{n}:{k}": v for n, a in enumerate(artifacts) for k, v in _kernels(a, spec).items()}
@@ -77,7 +77,7 @@ def _kernels(artifact: Artifact, spec: DeviceSpec) -> dict[str, dict[str, int]]:
 
 
 def prediction(plan: Planned, spec: DeviceSpec) -> dict[str, Any]:
-    """What the model says that a call will take, and under stock XLA."""
+    """The model's figures of a call, and of stock XLA."""
     each = [predict(emitted, spec) for emitted in plan.programs]
     levels = {level for p in each for level in p.bytes_by_level}
     return {

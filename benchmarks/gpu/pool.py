@@ -137,7 +137,7 @@ def _record(status: int, output: str) -> Record:
 
 
 def _told(output: str) -> Record | None:
-    """What an item told last; None if it told nothing."""
+    """The last record that an item told; None if it told nothing."""
     for line in reversed(output.splitlines()):
         if line.startswith(MARK):
             try:

@@ -161,7 +161,7 @@ def _kernels(sections: Mapping[str, Any], limit: Limits) -> Iterator[str]:
 
 
 def _compared(sections: Mapping[str, Any]) -> Iterator[str]:
-    """What the model said, with the measured numbers of the card, beside what was measured."""
+    """Predictions with the measured numbers of the card, beside what was measured."""
     plans, rows = sections.get("plan", {}), sections.get("times", {})
     lines = [line for name, row in rows.items() if (line := _comparison(name, row, plans))]
     if lines:
@@ -229,7 +229,7 @@ def _captured(sections: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _predicted(sections: Mapping[str, Any], limit: Limits) -> Iterator[str]:
-    """What is known without a card; times are the model's."""
+    """Figures that need no card; times are the model's."""
     plans, codes = sections.get("plan", {}), sections.get("code", {})
     rows = {key: {**plans.get(key, {}), **codes.get(key, {})} for key in {**plans, **codes}}
     if not rows:
@@ -273,7 +273,7 @@ def _predicted_line(
 
 
 def _problems(sections: Mapping[str, Any]) -> Iterator[str]:
-    """What failed, was not there, or found no time: our programs first."""
+    """Items that failed, were not there, or found no time: our programs first."""
     found: dict[str, list[str]] = {}
     for section in sorted(sections, key=lambda name: name != "kernels"):
         for where, part in _parts(sections[section], (section,)):

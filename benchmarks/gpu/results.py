@@ -33,7 +33,7 @@ Timelines = dict[str, dict[str, list[str]]]
 
 @dataclass
 class Results:
-    """What is known, and where it is written.
+    """The results so far, and the place where they are written.
 
     folder: of the files; code: the digest of the sources; small: the sizes of the tests; card: its name;
     sections: records by section and item; timelines: tables by row and program; ended: the reason why the run
@@ -144,7 +144,7 @@ class Results:
 
     @property
     def data(self) -> Record:
-        """What is written, as plain data."""
+        """The contents of the file, as plain data."""
         from benchmarks.gpu.targets import judge_all
 
         return {

@@ -1,4 +1,4 @@
-"""What a planned program will take on a device, and what no program for a row can go below.
+"""Seconds that a planned program will take on a device, and those that no program for a row can go below.
 
 A prediction belongs to a plan. A limit belongs to a row, whatever the plan: the longest of its bytes, its
 flops and a chain of latencies, which is
@@ -151,7 +151,7 @@ class Limit:
 
 
 def limit_seconds(row: str, spec: DeviceSpec) -> float | None:
-    """What no program for a row takes less than, without the launch; None if nobody has worked that out."""
+    """Least seconds of any program for a row, without the launch; None if nobody has worked them out."""
     found = LIMITS.get(row)
     return None if found is None or spec.platform != "cuda" else found.seconds(spec)
 

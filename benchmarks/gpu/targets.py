@@ -1,4 +1,4 @@
-"""What the figures of `gpu_check.py` are to reach on an H200, and whether they do."""
+"""Targets for the figures of `gpu_check.py` on an H200, judged."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def seconds(sections: Sections, row: str, form: str) -> float | None:
 
 
 def predicted(sections: Sections, row: str) -> Mapping[str, Any]:
-    """What the model says of a row on an H200, or nothing."""
+    """The model's figures of a row on an H200, or nothing."""
     found = sections.get("plan", {}).get(f"{row}@sm_90", {})
     return found if "seconds" in found else {}
 

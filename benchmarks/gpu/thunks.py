@@ -54,7 +54,7 @@ def thunks(text: str) -> list[Thunk]:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What is inside of command buffers: anything of all executables, and how many loops of the last one, of
+    """Contents of command buffers: anything of all executables, and how many loops of the last one, of
     all that it has."""
 
     captured: bool

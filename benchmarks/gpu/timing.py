@@ -105,7 +105,7 @@ def row(
 
 
 def unforced(row: Row, small: bool, seconds: float) -> dict[str, Any]:
-    """What is decided on the first call, how long that takes, and the times of the calls that follow."""
+    """The decision on the first call, the seconds that it takes, and the times of the calls that follow."""
     function, arguments = row.make(small)
     jax.block_until_ready(arguments)
     start = time.perf_counter()

@@ -42,7 +42,7 @@ def emulated(emitted: Any) -> Artifact:
 
 
 def measures(patch: pytest.MonkeyPatch) -> None:
-    """What measures a card, for the emulation, with as many threads as on a card."""
+    """Compiles what measures a card for the emulation, with as many threads as on a card."""
     for module, text in (
         (gpu_micro, gpu_kernels.text()),
         (litmus, litmus.text()),
@@ -54,7 +54,7 @@ def measures(patch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def emulating() -> Any:
-    """What `pack.make` asks for is emulated; there is no bundle, whose programs only jax could call."""
+    """Emulates what `pack.make` asks for; there is no bundle, whose programs only jax could call."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "limits_for", lambda *_: EAGER)
         patch.setattr(pack, "machine_of", lambda spec: Machine(cuda(THREADS), spec))
@@ -95,7 +95,7 @@ def begun(there, code="", resume=None):
 
 
 def ran(there, only=(ROW, NEXT), seconds=60.0, limits=QUICK, **how):
-    """Whether a run was complete, and its file."""
+    """Runs the pack. Returns whether that was complete, and the file."""
     found = begun(there, **how)
     finished = PackRun(there, found, seconds, only, limits).run()
     return finished, json.loads(found.path.read_text())
