@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -24,6 +25,33 @@ _FOLDER = os.environ.get("TEST_TMPDIR") or str(
 os.environ.setdefault("JAX_COCKTAIL_CACHE_DIR", _FOLDER)
 os.environ.setdefault("JAX_COCKTAIL_PLANS", "fresh")  # a test may have changed a pass
 os.environ.setdefault("JAX_COCKTAIL_COMPILE", "now")  # a test looks at our program
+
+
+LEAST_RUN, LEAST_FILE = 60.0, 5.0  # seconds: those of shorter runs and files are not printed
+
+
+class Seconds:
+    """Adds up the seconds of every test file, wherever it runs, and prints those of the longest."""
+
+    def __init__(self) -> None:
+        self.by_file: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.by_file[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        total = sum(self.by_file.values())
+        if total < LEAST_RUN:
+            return
+        terminalreporter.write_line(f"{total:.0f} s in {len(self.by_file)} files of tests, of which")
+        for name, seconds in sorted(self.by_file.items(), key=lambda pair: -pair[1]):
+            if seconds >= LEAST_FILE:
+                terminalreporter.write_line(f"{seconds:8.0f} s  {name}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the process that prints
+        config.pluginmanager.register(Seconds(), "seconds")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
