@@ -27,8 +27,8 @@ On a machine with AMD cards, jax describes the card. Microbenchmarks, packs and 
 need CUDA's driver, so they are left out there.
 
 Without a GPU the command compiles every row for three architectures, runs small sizes in the emulation of the
-tests, and prints predictions of the cost model in place of times, marked as such. Without `--run` the exit
-status is 0 whatever was found.
+tests, and prints predictions of the cost model in place of times, marked as such. The exit status of a run
+without a pack is 0 whatever was found.
 """
 
 from __future__ import annotations
@@ -198,6 +198,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--of", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--without-ours", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.resume and not options.run:
+        parser.error("--resume goes with --run")
     options.budget = options.budget or (QUICK_BUDGET if options.quick else BUDGET)
     options.seconds = options.seconds or (1.0 if options.quick else 2.5)
     return options
@@ -270,15 +272,16 @@ def run(options: argparse.Namespace, results: Results) -> bool:
     from benchmarks.gpu import pack_jax
 
     try:
-        with tempfile.TemporaryDirectory(prefix="gpu_check-") as folder:
+        with tempfile.TemporaryDirectory(prefix="gpu_check-", ignore_cleanup_errors=True) as folder:
             if options.run:
                 return pack_jax.run(options, Path(folder), results)
             check_all(options, Path(folder), results)
             return True
     except Stuck as error:
+        end_all(for_good=True)
         results.ended = f"{error}: the machine has to be started again"
     except KeyboardInterrupt:
-        end_all()
+        end_all(for_good=True)
         results.ended = "it was interrupted"
     except Exception as error:  # what was found stays
         traceback.print_exc()
@@ -311,7 +314,8 @@ def main() -> None:
         print(report.text(json.loads(options.report.read_text(encoding="utf-8"))))
         return
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupted)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, interrupted)
     results = opened(options)
     finished = run(options, results)
     results.release()
@@ -334,10 +338,13 @@ def said(options: argparse.Namespace, results: Results, finished: bool) -> int:
         return 0
     hopeless, failures = results.card == NO_CARD, results.failures()
     if failures:
-        say(f"{len(failures)} items failed: {', '.join(failures[:6])}{', ...' if len(failures) > 6 else ''}")
+        listed = f"{', '.join(failures[:6])}{', ...' if len(failures) > 6 else ''}"
+        say(f"{len(failures)} items failed, are wrong or were skipped: {listed}")
     if finished or hopeless:
         return int(hopeless or bool(failures))
-    say(f"to go on: python3 benchmarks/gpu_check.py --run {options.run} --resume {results.path}")
+    rest = [f"--budget {options.budget:g}", *([f"--only {' '.join(options.only)}"] if options.only else [])]
+    command = f"python3 benchmarks/gpu_check.py --run {options.run} --resume {results.path}"
+    say(f"to go on: {' '.join([command, *rest])}")
     return UNFINISHED
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.gpu.pool import Record, Task, python_path, run_all
-from benchmarks.gpu.results import Results
+from benchmarks.gpu.results import Results, tell
 
 COMMAND = Path(__file__).resolve().parents[1] / "gpu_check.py"  # which runs an item
 ALWAYS = ("versions", "measure", "jax")  # sections that other processes depend on
@@ -85,13 +85,13 @@ class Check:
         """Runs tasks and keeps each record at once. Those that an earlier run finished are not repeated.
         Raises Stuck."""
         tasks = [task for task in tasks if name in ALWAYS or not self.finished(name, task.name)]
-        print(f"{self.results.seconds:6.1f} s  {name}: {len(tasks)} item(s)", flush=True)
+        tell(f"{self.results.seconds:6.1f} s  {name}: {len(tasks)} item(s)")
 
         def done(key: str, record: Record) -> None:
             if "skipped" not in record or self.results.known(name, key) is None:
                 self.results.keep(record, name, key)
             if words := next((f"{k}: {record[k]}" for k in ("error", "skipped") if k in record), ""):
-                print(f"          {key}: {words.splitlines()[0][:120]}", flush=True)
+                tell(f"          {key}: {words.splitlines()[0][:120]}")
 
         return run_all(tasks, workers, min(deadline, self.deadline), done)
 

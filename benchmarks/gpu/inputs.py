@@ -1,6 +1,6 @@
 """Makes the arguments of rows of a pack on the host: python -m benchmarks.gpu.inputs PACK FOLDER ROW...
 
-The only part of a run of a pack that imports jax; it runs beside the card. A row whose arguments cannot be
+It imports jax, which what uses the card does not; it runs beside it. A row whose arguments cannot be
 made has a file with the reason.
 """
 

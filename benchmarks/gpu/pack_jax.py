@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.gpu.check import COMPILERS, Check
 from benchmarks.gpu.packed import ANSWERED, AUTO, MAIN, Pack
 from benchmarks.gpu.pool import Task
-from benchmarks.gpu.results import Results
+from benchmarks.gpu.results import Results, is_good
 from benchmarks.gpu.run_pack import PackRun
 from jax_cocktail.device.spec import from_json
 from jax_cocktail.device.store import Measured, store_measured
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace, work: Path, results: Results) -> bool:
     check = Check(options, rows, work, results, options.run.absolute(), start)
     plan_as_packed(check, pack)
     if not with_pack(check):
-        results.ended = "no time left for all of jax's items"
+        results.ended = "there was no time for all of jax's items"
         return False
     left = check.deadline - time.monotonic()
     if options.resume and not PackRun(pack, results, left, options.only or (), again=True).run():
@@ -61,7 +61,7 @@ def with_pack(check: Check) -> bool:
         if "backend" in found:
             break
     else:
-        return False
+        return "error" in found and not found["error"].startswith("stopped")
     if found["backend"] != "gpu":
         why = found.get("why", f"its backend is {found['backend']}; is jax-cuda13-plugin installed?")
         check.results.keep({**found, "error": f"jax has no GPU here: {why}"}, "jax", "all")
@@ -77,23 +77,32 @@ def jax_stages(check: Check) -> Iterator[tuple[str, list[Task], int]]:
     """Sections, their tasks, and how many run at a time. Of rows whose best program has failed only stock
     XLA is timed: ours would fail again."""
     rows = [row for row in MAIN if row in check.rows]
-    good = {row for row in rows if is_good(check.results, row)}
+    good = {row for row in rows if is_usable(check.results, row)}
+    forget_without_ours(check.results, good)
     fresh = {"JAX_ENABLE_COMPILATION_CACHE": "false"}  # `build` dumps what XLA does not take from its cache
     torch = [f"{row}{kind}" for kind in ("", ", compiled") for row in rows if row.startswith("lstm/")]
     untimed = [row for row in rows if not check.finished("times", row)]
     yield "host", [check.task("host", name, **fresh) for name in HOST if "attention/1" in good], 1
     yield "answers", [check.task("answers", row, **fresh) for row in ANSWERED if row in good], len(ANSWERED)
-    if untimed:  # what was compiled before a resumed run is gone
-        check.results.sections.pop("build", None)
+    for row in untimed:  # what was compiled before a resumed run is gone
+        check.results.sections.get("build", {}).pop(row, None)
     yield "build", [check.task("build", row, **check.dumping("build", row)) for row in untimed], COMPILERS
     yield "times", [check.task("times", row, ours=row in good) for row in rows], 1
     yield "auto", [check.task("auto", row) for row in AUTO if row in good], 1
     yield "torch", [check.task("torch", name, ours=name.partition(",")[0] in good) for name in torch], 1
 
 
-def is_good(results: Results, row: str) -> bool:
-    """False if a program of the row hung, or the best one failed or is wrong."""
+def forget_without_ours(results: Results, good: set[str]) -> None:
+    """Drops times without ours of rows whose programs have become good since."""
+    for section in ("times", "torch"):
+        for name, record in list(results.sections.get(section, {}).items()):
+            tried = {*record.get("seconds", {}), *record.get("missing", {})}
+            if name.partition(",")[0] in good and tried and "ours" not in tried:
+                results.drop(section, name)
+
+
+def is_usable(results: Results, row: str) -> bool:
+    """False if a program of the row hung, or the best one failed, is wrong or was skipped."""
     records = (results.known("kernels", row) or {}).values()
     best = [record for record in records if record.get("phase") == "best"]
-    hung = any(record.get("hung") for record in records)
-    return not hung and all("error" not in record and record.get("ok") is not False for record in best)
+    return not any(record.get("hung") for record in records) and all(map(is_good, best))

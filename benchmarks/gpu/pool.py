@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = "RESULT "  # begins the line that holds an item's result
+_closed = threading.Event()  # no item begins any more
 _running: set[subprocess.Popen[Any]] = set()
 LEAST_SECONDS = 3.0  # with less time left an item is not started
 KILL_SECONDS = 20.0  # in which a process ends after SIGKILL, unless the driver holds it
@@ -66,7 +67,7 @@ def run(task: Task, deadline: float = float("inf")) -> Record:
     """Runs an item: returns what it printed behind `MARK`; or `error`, or `skipped`. `deadline`: of
     `time.monotonic`. Raises Stuck."""
     left = deadline - time.monotonic()
-    if left < LEAST_SECONDS:
+    if left < LEAST_SECONDS or _closed.is_set():
         return {"skipped": "no time left"}
     limit = min(task.cap, left)
     start = time.monotonic()
@@ -83,6 +84,8 @@ def run(task: Task, deadline: float = float("inf")) -> Record:
     except OSError as error:
         return {"error": str(error)}
     _running.add(process)
+    if _closed.is_set():  # since it was asked
+        _kill(process)
     try:
         output, _ = process.communicate(timeout=limit)
         record = _record(process.returncode, output)
@@ -101,8 +104,10 @@ def run(task: Task, deadline: float = float("inf")) -> Record:
     return {**record, "wall_seconds": round(time.monotonic() - start, 2)}
 
 
-def end_all() -> None:
-    """Ends the processes of all items, whichever thread waits for them."""
+def end_all(for_good: bool = False) -> None:
+    """Ends the processes of all items, whichever thread waits for them. `for_good`: no other one begins."""
+    if for_good:
+        _closed.set()
     for process in list(_running):
         _kill(process)
 

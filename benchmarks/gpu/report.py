@@ -104,8 +104,15 @@ def _answers(sections: Mapping[str, Any]) -> Iterator[str]:
     if rows:
         yield "answers of calls, largest difference to float64: ours, stock XLA's, the limit"
     for name, row in rows.items():
-        each = (f"{p} {row[p]['ours']:.1e} {row[p]['stock']:.1e} {row[p]['limit']:.1e}" for p in PRECISIONS)
+        each = (
+            " ".join((p, *(_gap(row[p][side]) for side in ("ours", "stock", "limit")))) for p in PRECISIONS
+        )
         yield f"  {name:20}{'; '.join(each)}: {STATES[row['ok']]}"
+
+
+def _gap(value: float | None) -> str:
+    """A difference, which JSON does not have if it is infinite."""
+    return "inf" if value is None else f"{value:.1e}"
 
 
 def _litmus(sections: Mapping[str, Any]) -> Iterator[str]:

@@ -90,6 +90,7 @@ class Results:
         self.card = card
         if self.path.exists() and self.path.absolute() != self.resumed:
             self._set_aside()
+        self.resumed = self.path.absolute()
 
     def _set_aside(self) -> None:
         """Gives another name to the files of a run that this one does not resume."""
@@ -127,9 +128,18 @@ class Results:
             self.events.append(event)
             tell(event)
 
+    def drop(self, section: str, *keys: str) -> None:
+        """Removes a record, and writes the file."""
+        with self._changing:
+            place: Any = self.sections[section]
+            for key in keys[:-1]:
+                place = place[key]
+            del place[keys[-1]]
+            self.write()
+
     def failures(self) -> list[str]:
-        """The items that failed, with their sections."""
-        return [" ".join(where) for where, record in _records(self.sections) if "error" in record]
+        """The items that failed, are wrong or were skipped, with their sections."""
+        return [" ".join(where) for where, record in _records(self.sections) if not is_good(record)]
 
     @property
     def seconds(self) -> float:
@@ -207,6 +217,11 @@ def _kept(records: Mapping[str, Any], wanted: Callable[[Record], bool]) -> Secti
         elif inner := _kept(record, wanted):
             found[name] = inner
     return found
+
+
+def is_good(record: Record) -> bool:
+    """True unless an item failed, is wrong or was skipped."""
+    return not {"error", "skipped"} & set(record) and record.get("ok") is not False
 
 
 def _records(of: Mapping[str, Any], where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Record]]:

@@ -28,6 +28,7 @@ from jax_cocktail.runtime.cuda.card import Facts
 from jax_cocktail.runtime.cuda.measure import judged
 
 SKIPPED = "skipped"
+OURS = ("kernels", "measure", "litmus", "host two streams")  # beginnings of the names of a pack's items
 LEAST_SECONDS = 2.0  # with less time left no item is begun; most take one
 ANSWERS = {True: "", False: ", WRONG", None: ", not judged: this machine makes other inputs"}
 
@@ -69,8 +70,7 @@ class PackRun:
         tell(why)
 
     def _run(self, worker: Worker, inputs: Inputs, end: float) -> bool:
-        failed = {where.split()[0] for where in self.results.failures()}
-        if self.again and not failed & {"kernels", "measure", "litmus"}:
+        if self.again and not any(where.startswith(OURS) for where in self.results.failures()):
             return True
         inputs.begin(list(self._rows))
         card = worker.start()
@@ -92,13 +92,23 @@ class PackRun:
         for row in _rows_of(item):
             if problem := inputs.problem(row):
                 return {"error": f"{row} has no arguments: {problem}"}
+        worker.ready()
         # If this ends the machine, another run does not begin with it again.
-        begun = {"error": "it was begun, and never answered", "digest": item[2]}
-        self.results.keep(begun, *self._place(item))
-        record = worker.ask(item, self.limits.hung if self._hung else self.limits.item)
+        place = self._place(item)
+        self.results.keep(self._of(item, {"error": "it was begun, and never answered"}), *place)
+        try:
+            record = worker.ask(item, self.limits.hung if self._hung else self.limits.item)
+        except KeyboardInterrupt:  # it is not to blame
+            self.results.drop(*place)
+            raise
         if record.get("hung"):
             self._hung[crossing or item[1]] = self._named(item)
         return record
+
+    def _of(self, item: Item, record: Record) -> Record:
+        """A record with everything that says of what it is."""
+        known = described(self._program(item)) if item[0] == "program" else {}
+        return {**known, **record, "digest": item[2]}
 
     def _named(self, item: Item) -> str:
         return ", ".join(self._place(item)[1:])
@@ -149,14 +159,14 @@ class PackRun:
                         record["ok"] = judged_right(record["difference"], same, program.limit)
 
     def _todo(self, figures: Mapping[str, Sequence[str]]) -> list[Item]:
-        """Items without a record, the most important first; or those whose record is an error. What hung in
-        the run that this one resumes counts here, too."""
+        """Items without a record, the most important first; `again`, those whose record is an error as well.
+        What hung in the run that this one resumes counts here, too."""
         known = {item: self._known(item) for item in self._items(figures)}
         for item, record in known.items():
             if record and record.get("hung"):
                 self._hung[self._crossing(item) or item[1]] = self._named(item)
         if self.again:
-            return [item for item, record in known.items() if record and "error" in record]
+            return [item for item, record in known.items() if record is None or "error" in record]
         return [item for item, record in known.items() if record is None]
 
     def _items(self, figures: Mapping[str, Sequence[str]]) -> Iterator[Item]:
@@ -178,7 +188,7 @@ class PackRun:
                 yield from (("program", row.name, p.digest) for p in row.programs if p.phase == phase)
         yield from measures("latency")
         waiting = [row for row in rows if row.best().crossing in ("barrier", "exchange")]
-        if len(waiting) > 1:
+        if len(waiting) > 1 and not self.only:
             pair = waiting[:2]
             yield "streams", " + ".join(row.name for row in pair), "+".join(r.best().digest for r in pair)
 
@@ -200,7 +210,7 @@ class PackRun:
         if "timeline" in record:
             record = dict(record)
             self.results.timelines.setdefault(item[1], {})[place[-1]] = record.pop("timeline")
-        self.results.keep({**record, "digest": item[2]}, *place)
+        self.results.keep(self._of(item, record), *place)
         if place[0] == "measure":
             self._judge(card)
         what = ", ".join(place[1:] if place[0] == "kernels" else place[-1:])
@@ -219,7 +229,8 @@ class PackRun:
         """The one that uses the card, and those that make arguments."""
         environment = {**os.environ, **python_path(), "JAX_PLATFORMS": "cpu"}
         with ExitStack() as ends:
-            folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="pack-"))
+            made = tempfile.TemporaryDirectory(prefix="pack-", ignore_cleanup_errors=True)
+            folder = ends.enter_context(made)
             inputs = Inputs(self.pack, Path(folder), environment, self.limits.inputs, end)
             ends.callback(inputs.end)
             command = [sys.executable, "-m", "benchmarks.gpu.worker", str(self.pack.folder), folder]

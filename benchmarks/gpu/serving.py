@@ -79,11 +79,15 @@ class Worker:
             self.end()
         raise CannotStart(record["error"])
 
+    def ready(self) -> None:
+        """Starts the process if there is none. Raises CannotStart or Stuck."""
+        if self.process is None:
+            self.start()
+
     def ask(self, item: Item, seconds: float) -> Record:
         """The record of an item; an `error` if there is none after so long, and then the process is ended.
         Raises CannotStart or Stuck."""
-        if self.process is None:
-            self.start()
+        self.ready()
         assert self.process is not None
         record = self._asked(self.process, item, seconds)
         if "error" in record:
@@ -95,28 +99,28 @@ class Worker:
 
     def _asked(self, process: subprocess.Popen[bytes], item: Item, seconds: float) -> Record:
         known: Record = {}
+        end = time.monotonic() + seconds
         try:
-            while "so far" in (record := self._answer(process, item if not known else None, seconds)):
+            while "so far" in (record := self._answer(process, item if not known else None, end)):
                 known = record["so far"]
             return record
-        except Hangs as error:
-            return {**known, "error": str(error), "hung": True}
+        except Hangs:
+            return {**known, "error": f"stopped after {seconds:g} s", "hung": True}
         except (OSError, ValueError) as error:
             return {**known, "error": str(error)}
 
-    def _answer(self, process: subprocess.Popen[bytes], item: Item | None, seconds: float) -> Record:
+    def _answer(self, process: subprocess.Popen[bytes], item: Item | None, end: float) -> Record:
         """A line of the process, after it was given an item, if there is one."""
         assert process.stdin is not None and process.stdout is not None
         if item is not None:
             process.stdin.write(json.dumps(item).encode() + b"\n")
             process.stdin.flush()
-        end = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._rest:
                 left = end - time.monotonic()
                 if left < 0 or not selector.select(left) or len(self._rest) > MOST_BYTES:
-                    raise Hangs(f"stopped after {seconds:g} s")
+                    raise Hangs
                 data = os.read(process.stdout.fileno(), 1 << 16)
                 if not data:
                     raise ValueError(f"the process ended with status {_status(process)}{self._last_words()}")
@@ -176,7 +180,7 @@ class Inputs:
             if status is not None and not path.exists():
                 return f"the process that makes arguments ended with status {status}"
             if time.monotonic() > self.deadline:
-                return f"no arguments within {self.limit:g} s"
+                return "no arguments in time"
             time.sleep(0.02)
         return ""
 

@@ -59,6 +59,7 @@ def test_rows_whose_programs_failed_are_left_to_stock(begun, monkeypatch):
     """Ours would hang or be wrong again, and take the time of the others."""
     bad = {"lstm/1": {"hung": True, "phase": "other"}, "nasrnn/64": {"phase": "best", "ok": False}}
     bad |= {"attention/1": {"phase": "best", "error": "it crashed"}}
+    bad |= {"seq2seq/1": {"phase": "best", "skipped": "lstm/1 hung"}}
     for row, record in bad.items():
         begun.results.keep(record, "kernels", row, "plan")
     begun.results.keep({"phase": "best", "ok": True}, "kernels", "lstm/64", "plan")
@@ -95,11 +96,24 @@ def test_after_a_resumed_run_only_what_is_missing_is_compiled(begun, monkeypatch
     for row in MAIN:
         begun.results.keep({"stock": {"seconds": 1.0}}, "build", row)
         if row != "lstm/64":
-            begun.results.keep({"seconds": {"stock": 1.0}}, "times", row)
+            begun.results.keep({"seconds": {"stock": 1.0, "ours": 1.0}}, "times", row)
     seen = answering(monkeypatch, lambda phase, *_: GPU if phase == "jax" else {"seconds": 1.0})
     assert pack_jax.with_pack(begun)
     assert [name for phase, name, _ in seen if phase == "build"] == ["lstm/64"]
-    assert set(begun.results.sections["build"]) == {"lstm/64"}
+    assert begun.results.known("build", "lstm/64", "seconds") == 1.0
+    assert begun.results.known("build", "lstm/1")["stock"]  # what is known of the others is kept
+
+
+def test_rows_that_became_good_are_timed_again(begun, monkeypatch):
+    """A resumed run has repaired their programs since stock was timed alone."""
+    begun.results.keep({"seconds": {"stock": 1.0}, "missing": {}}, "times", "lstm/1")
+    begun.results.keep({"seconds": {"stock": 1.0}, "missing": {"ours": "it failed"}}, "times", "lstm/64")
+    begun.results.keep({"seconds": {"stock": 1.0}}, "torch", "lstm/1, compiled")
+    answering(monkeypatch, lambda phase, *_: GPU if phase == "jax" else {"seconds": {"ours": 2.0}})
+    assert pack_jax.with_pack(begun)
+    assert "ours" in begun.results.known("times", "lstm/1", "seconds")
+    assert "ours" in begun.results.known("torch", "lstm/1, compiled", "seconds")
+    assert begun.results.known("times", "lstm/64", "seconds") == {"stock": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -122,6 +136,12 @@ def test_a_slow_start_of_jax_is_tried_twice(begun, monkeypatch):
     assert not pack_jax.with_pack(begun)  # another call may be luckier
     assert [phase for phase, *_ in seen] == ["jax", "jax"]
     assert begun.results.known("jax", "all")["error"] == "stopped after 5 s"
+
+
+def test_a_jax_that_cannot_start(begun, monkeypatch):
+    """Another call would not help."""
+    answering(monkeypatch, lambda *_: {"error": "ModuleNotFoundError"})
+    assert pack_jax.with_pack(begun) and begun.results.failures() == ["jax all"]
 
 
 def test_no_time_left(begun, monkeypatch):

@@ -157,6 +157,7 @@ def test_what_a_pack_finds():
     }
     each = {"ours": 1e-7, "stock": 2e-7, "limit": 2e-5}
     sections["answers"] = {"lstm/64": {"highest": each, "default": each, "ok": True}}
+    sections["answers"]["rae/1"] = {"highest": each | {"ours": None}, "default": each, "ok": False}
     sections["torch"] = {"lstm/1": {"seconds": {"ours": 1e-4, "torch_float16": 2e-3}}}
     lines = report.text({"sections": sections, "events": ["it was late"]}).splitlines()
     said = {line.strip().split("  ")[0]: line for line in lines}
@@ -174,4 +175,5 @@ def test_what_a_pack_finds():
     assert said["barrier"].split()[1:] == ["9", "0"]
     assert said["ours"].split()[1:] == ["100.0", "50.0"]
     assert "two streams: a + b: 30.0 us together, 10.0 and 20.0 alone, agrees" in lines
+    assert "highest inf 2.0e-07 2.0e-05; " in said["rae/1"] and said["rae/1"].endswith("DIFFERS")
     assert "lstm/64" in said and "it was late" in lines and any("torch_float16" in line for line in lines)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 
-from benchmarks.gpu import pool, report, results, serving
+import pytest
+
+from benchmarks.gpu import pack_jax, pool, report, results, serving
 from benchmarks.gpu.run_pack import PackRun
 from tests.api import small_pack
 from tests.api.small_pack import NEXT, QUICK, ROW, begun, kernels, ran
@@ -22,6 +25,13 @@ KERNELS = """
 KERNEL(ck_resident)
 KERNEL(ck_portable)
 """
+
+
+def only_file(there):
+    (path,) = (there.folder.parent / "out").glob("gpu_check_*.json")
+    return path
+
+
 HANGS, CRASHES = "for (volatile int i = 0;; i = 1) {}", "__builtin_trap();"
 
 
@@ -46,15 +56,16 @@ def test_a_hang(there):
     assert found[ROW]["4 units"]["ok"] and found[NEXT]["1 unit"]["ok"]  # cross by something else, or not
     why = f"{ROW}, {label}, hung, and waits in the same way (barrier)"
     assert found[NEXT]["4 units"]["skipped"] == why
+    assert not pack_jax.is_usable(begun(there, resume=only_file(there)), ROW)
     assert why in report.text(data)
-    (path,) = (there.folder.parent / "out").glob("gpu_check_*.json")
+    path = only_file(there)
     _, after = ran(there, resume=path)
     assert kernels(after)[NEXT]["4 units"]["skipped"] == why
     there.add_binary(there.row(ROW).best().digest, works)
     again = PackRun(there, begun(there, resume=path), 60.0, (ROW, NEXT), QUICK, again=True)
     assert again.run() and again.results.known("kernels", ROW, label)["ok"]
-    _, last = ran(there, resume=path)
-    assert kernels(last)[NEXT]["4 units"]["ok"]
+    assert again.results.known("kernels", NEXT, "4 units")["ok"] and only_file(there) == path
+    assert pack_jax.is_usable(again.results, ROW)
 
 
 def test_the_limit_after_a_hang(there):
@@ -63,6 +74,22 @@ def test_the_limit_after_a_hang(there):
     _, data = ran(there, limits=replace(QUICK, item=2, hung=1))
     errors = [kernels(data)[name][label]["error"] for name, label in zip((ROW, NEXT), labels, strict=True)]
     assert errors == ["stopped after 2 s", "stopped after 1 s"]
+
+
+def test_an_innocent_item_in_flight(there, monkeypatch):
+    """Interrupted, or not begun because no process starts: nothing is said of it."""
+    ask = serving.Worker.ask
+
+    def interrupted(self, item, seconds):
+        if item[1] == NEXT:
+            raise KeyboardInterrupt
+        return ask(self, item, seconds)
+
+    monkeypatch.setattr(serving.Worker, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ran(there)
+    data = json.loads(only_file(there).read_text())
+    assert kernels(data)[ROW]["1 unit"]["ok"] and not kernels(data)[NEXT]
 
 
 def test_a_crash_a_refusal_and_a_wrong_answer(there, capsys):
@@ -143,7 +170,7 @@ def test_arguments_that_cannot_be_made(there, tmp_path):
     assert found.problem(NEXT) == "OSError: No space left on device"
     (tmp_path / "hidden_markov.error").unlink()
     found.deadline = 0.0
-    assert found.problem(NEXT) == "no arguments within 5 s"
+    assert found.problem(NEXT) == "no arguments in time"
     found.end()
 
 
