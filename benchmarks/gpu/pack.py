@@ -32,8 +32,8 @@ from jax_cocktail.lowering.capture import capture
 from jax_cocktail.lowering.survey import survey
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.runtime.cuda import micro as gpu_micro
+from jax_cocktail.utask.exchange import anything_crosses
 from jax_cocktail.utask.ir import operators_in
-from jax_cocktail.utask.operators import BARRIERS
 
 MOST_PLANS = 3  # of a row
 WORTH = 20.0  # a plan that takes so many times the best one's seconds, by the model, is not packed
@@ -165,10 +165,11 @@ def _plans(
 
 def crossing_of(emitted: Emitted) -> str:
     """The way in which the blocks of a program wait for each other; "" if they do not."""
-    kinds = {operator.kind for operator in operators_in(emitted.program.entry)} & BARRIERS
-    if not kinds or emitted.plan.most_units == 1:
+    operators = tuple(operators_in(emitted.program.entry))
+    if not anything_crosses(operators):
         return ""
-    return "cluster" if emitted.plan.cluster else "exchange" if "exchange" in kinds else "barrier"
+    exchanges = any(operator.kind == "exchange" for operator in operators)
+    return "cluster" if emitted.plan.cluster else "exchange" if exchanges else "barrier"
 
 
 def _packed(
