@@ -39,6 +39,7 @@ class Platform:
       driver: the module with the driver for handlers in Python.
       arch_prefix: what precedes the compute capability, as jax tells it, in the name of an architecture.
       captures_cooperative: launches of blocks that wait for each other can be captured in command buffers.
+      captures_loops: XLA captures loops in command buffers.
       is_measured: a card's figures are measured when it is first used; else those of a table are used.
       doubt: why only forced calls are compiled, "" if all are.
     """
@@ -48,6 +49,7 @@ class Platform:
     driver: str
     arch_prefix: str = ""
     captures_cooperative: bool = False
+    captures_loops: bool = False
     is_measured: bool = False
     doubt: str = ""
 
@@ -64,6 +66,7 @@ _PLATFORMS = {  # by jax's names
         driver="jax_cocktail.runtime.cuda.driver",
         arch_prefix="sm_",
         captures_cooperative=True,
+        captures_loops=True,
         is_measured=True,
     ),
     "rocm": Platform(
@@ -122,6 +125,11 @@ def gpu(arch: str = "", platform: str = CUDA) -> Gpu:
     own = f"{_PLATFORMS[platform].arch_prefix}{capability}" if capability else default
     units, ordinal = (int(getattr(device, k, 0) or 0) for k in ("core_count", "local_hardware_id"))
     return Gpu(str(device.device_kind), arch or own, units, ordinal)
+
+
+def captures_loops(platform: str) -> bool:
+    """True if XLA captures loops in command buffers on a platform."""
+    return _PLATFORMS[platform].captures_loops
 
 
 def doubt(platform: str) -> str:

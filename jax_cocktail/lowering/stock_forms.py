@@ -39,9 +39,9 @@ def runners(
 
 
 def unrolled_seconds(programs: Sequence[UProgram], spec: DeviceSpec | None) -> float | None:
-    """Seconds of a call of these programs in the unrolled form, an estimate; None if they have none. XLA
-    captures no loops on AMD's cards. `spec`: of the GPU, None for the host."""
-    if spec is None or spec.platform != gpu_call.CUDA:
+    """Seconds of a call of these programs in the unrolled form, an estimate; None if they have none. `spec`:
+    of the GPU, None for the host."""
+    if spec is None or not gpu_call.captures_loops(spec.platform):
         return None
     each = [xla.unrolled_seconds(program, spec) for program in programs]
     return None if None in each else sum(filter(None, each))
