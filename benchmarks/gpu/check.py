@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.gpu.packed import file_name
 from benchmarks.gpu.pool import Record, Task, python_path, run_all
 from benchmarks.gpu.results import Results, tell
 
@@ -52,7 +53,7 @@ class Check:
         command = [*prefix, sys.executable, str(COMMAND), "--item", phase, name]
         command += ["--work", str(self.work), "--seconds", str(self.options.seconds)]
         command += ["--of", str(self.pack)] if self.pack else []
-        command += ["--small"] if self.options.small or prefix else []
+        command += ["--small"] if self.results.small or prefix else []
         command += [] if ours else ["--without-ours"]
         cap = CAPS.get(phase, CAP) if self.card else STATIC_CAP
         return Task(name, command, {**self.environment(), **environment}, cap, log=bool(prefix))
@@ -73,7 +74,7 @@ class Check:
 
     def dumping(self, phase: str, name: str) -> dict[str, str]:
         """An environment in which XLA dumps its compilations and the item reads them."""
-        folder = self.work / "dumps" / f"{phase}-{name}".replace("/", "-").replace(" ", "-")
+        folder = self.work / "dumps" / file_name(f"{phase}-{name}").replace(" ", "-")
         folder.mkdir(parents=True, exist_ok=True)
         flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
         return {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from benchmarks.gpu import here
 from benchmarks.gpu.peers import FORMS
 from benchmarks.gpu.roofline import limit_seconds
-from benchmarks.gpu.targets import judge_all, measured_card
+from benchmarks.gpu.targets import judged, measured_card
 from jax_cocktail.device.cards import spec_for
 from jax_cocktail.device.spec import DeviceSpec
 
@@ -306,7 +306,7 @@ def _parts(
 
 
 def _targets(results: Results) -> Iterator[str]:
-    found = targets(results)
+    found = judged(results)
     measured = [row for row in found if "value" in row]
     if measured:
         yield f"{'target (on an H200)':44}{'limit':>12}{'found':>10}  state"
@@ -315,8 +315,3 @@ def _targets(results: Results) -> Iterator[str]:
         yield f"{row['target']:44}{limit:>12}{row['value']:>10.2f}  {row['state']}"
     if len(measured) < len(found):
         yield f"not measured: {len(found) - len(measured)} of {len(found)} targets"
-
-
-def targets(results: Results) -> Sequence[Mapping[str, Any]]:
-    """Every target with what was found; they are for full sizes."""
-    return judge_all({} if results.get("small") else results["sections"])

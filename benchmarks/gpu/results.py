@@ -155,9 +155,9 @@ class Results:
     @property
     def data(self) -> Record:
         """The contents of the file, as plain data."""
-        from benchmarks.gpu.targets import judge_all
+        from benchmarks.gpu.targets import judged
 
-        return {
+        found = {
             "code": self.code,
             "date": time.strftime("%Y-%m-%dT%H:%M:%S"),
             "small": self.small,
@@ -166,8 +166,8 @@ class Results:
             "ended": self.ended,
             "events": self.events,
             "sections": self.sections,
-            "targets": judge_all({} if self.small else self.sections),
         }
+        return {**found, "targets": judged(found)}
 
     def write(self) -> bool:
         """Writes both files; False if that is not possible, which is said once. The next item tries again."""

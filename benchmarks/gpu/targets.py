@@ -154,3 +154,8 @@ TARGETS: Sequence[Target] = (
 def judge_all(sections: Sections) -> list[dict[str, Any]]:
     """One row per target."""
     return [target.judge(sections) for target in TARGETS]
+
+
+def judged(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every target with what a results file has of it; they are for full sizes."""
+    return judge_all({} if results.get("small") else results["sections"])
