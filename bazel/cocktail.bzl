@@ -34,7 +34,7 @@ cocktail_library = rule(implementation = _library_impl, attrs = _FILES)
 
 _LAUNCHER = """#!/bin/sh
 cd "$TEST_SRCDIR/$TEST_WORKSPACE" || exit 3
-export JAX_PLATFORMS={platform} PYTHONDONTWRITEBYTECODE=1
+export JAX_PLATFORMS={platform} PYTHONDONTWRITEBYTECODE=1 {variables}
 export PYTHONPATH="$PWD${{PYTHONPATH:+:$PYTHONPATH}}"
 export HOME="${{HOME:-$TEST_TMPDIR}}"
 set -- {sources} "$@"
@@ -49,6 +49,7 @@ def _test_impl(ctx):
         launcher,
         _LAUNCHER.format(
             platform = _PLATFORMS[ctx.attr.platform],
+            variables = "JAX_COCKTAIL_TEST_ALL=1" if ctx.attr.every_case else "",
             sources = " ".join([source.short_path for source in ctx.files.srcs]),
         ),
         is_executable = True,
@@ -58,7 +59,7 @@ def _test_impl(ctx):
 _pytest_test = rule(
     implementation = _test_impl,
     test = True,
-    attrs = dict(_FILES, platform = attr.string(values = _TARGETS)),
+    attrs = dict(_FILES, platform = attr.string(values = _TARGETS), every_case = attr.bool()),
 )
 
 def cocktail_test(name, srcs, targets = ["cpu"], tags = [], **kwargs):
@@ -79,10 +80,12 @@ def cocktail_test(name, srcs, targets = ["cpu"], tags = [], **kwargs):
             **{key: value for key, value in kwargs.items() if key != "args"}
         )
 
-def cocktail_test_folder(targets = ["cpu"], rocm = [], data = [], deps = ["//jax_cocktail"]):
+def cocktail_test_folder(targets = ["cpu"], rocm = [], long = [], data = [], deps = ["//jax_cocktail"]):
     """Every test_*.py of the calling package as tests of its own; all else in it is shared by them.
 
     `rocm`: the files among them with tests marked `rocm`, without test_ and .py.
+    `long`: those of whose cases a usual run leaves some out. NAME_long runs all of them, and the suite `long` every
+    NAME_long.
 
     `collect_cpu` imports all of them and runs none: what they import is there for Bazel.
     """
@@ -117,3 +120,15 @@ def cocktail_test_folder(targets = ["cpu"], rocm = [], data = [], deps = ["//jax
         )
     if rocm:
         native.test_suite(name = "rocm", tags = ["manual"], tests = ["test_" + name + "_rocm" for name in rocm])
+    for name in long:
+        _pytest_test(
+            name = "test_" + name + "_long",
+            srcs = ["test_" + name + ".py"],
+            platform = "cpu",
+            every_case = True,
+            deps = [":support"],
+            size = "enormous",
+            tags = ["long", "manual"],
+        )
+    if long:
+        native.test_suite(name = "long", tags = ["manual"], tests = ["test_" + name + "_long" for name in long])

@@ -17,7 +17,7 @@ from benchmarks.gpu.plans import facts, planned, prediction
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.device.amd import MI100, MI300X
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.models import MODELS
+from jax_cocktail_tools.models import MODELS
 
 CARDS = (MI100, MI300X)
 HEAD = (

@@ -92,7 +92,7 @@ def serve(row: str, units: int, quick: bool) -> None:
     import jax
 
     import jax_cocktail
-    from jax_cocktail.models import MODELS
+    from jax_cocktail_tools.models import MODELS
 
     name, _, batch = row.partition("/")
     function, arguments = MODELS[name].make(int(batch), small=quick)
@@ -148,7 +148,7 @@ def cell(found: dict[str, Any]) -> str:
 
 def main() -> None:
     """Prints one line a model."""
-    from jax_cocktail.models import MODELS
+    from jax_cocktail_tools.models import MODELS
 
     rows = [f"{m.name}/{batch}" for m in MODELS.values() for batch in m.batches]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.busy")

@@ -1,6 +1,7 @@
-"""What a call costs beside stock `jax.jit`: overhead by number of arguments, and calls by several threads.
+"""The cost of a call beside stock `jax.jit`: overhead by number of arguments, and calls by several threads.
 
-    python -m benchmarks.calls overhead   microseconds per call with 4 and with 64 arguments
+    python -m benchmarks.calls overhead   microseconds per call with 4 and with 64 arguments, and of the
+                                          wrapper alone: without a loop, with one, in a scope of options
     python -m benchmarks.calls threads    calls per second by 8 threads, each with a program of its own
 
 `wrapper` is our `jit` around the program of stock XLA, `call` is stock's `jit` around our custom call, and
@@ -14,7 +15,8 @@ import argparse
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,14 @@ import jax.numpy as jnp
 from jax import lax
 
 import jax_cocktail
+from jax_cocktail_tools.models.measure import interleaved_samples
 
 ARGUMENTS = (4, 64)
-CALLS = 100  # per round
+CALLS, MOST_ROUNDS = 100, 100_000  # calls are per round
 THREADS = 8
+SCOPED = "in options(...)"
 FORCED = {"force": "cocktail", "profile": "off", "compile": "now"}
+Record = dict[str, Any]
 SIZES = ((64, 4), (1024, 64), (16384, 64))  # elements and trips of the loops that threads call
 
 
@@ -37,44 +42,49 @@ def added(*arguments: Any) -> Any:
     return lax.fori_loop(0, 1, lambda _, total: sum(arguments, total), jnp.zeros_like(arguments[0]))
 
 
-def overhead(seconds: float) -> list[dict[str, Any]]:
-    """Microseconds per call, by number of arguments."""
-    found = []
+def overhead(seconds: float) -> list[Record]:
+    """Microseconds per call of each kind."""
     ways: dict[str, Callable[..., Any]] = {
         "stock": jax.jit(added),
         "wrapper": jax_cocktail.jit(added, options={"force": "stock"}),
         "call": jax.jit(jax_cocktail.jit(added, options=FORCED)),
         "ours": jax_cocktail.jit(added, options=FORCED),
     }
-    print(f"{'us':12}" + "".join(f"{name:>10}" for name in ways))
-    for count in ARGUMENTS:
-        arguments = [jnp.full(8, float(n)) for n in range(count)]
-        runs = [partial(_many, f, arguments) for f in ways.values()]
-        times = [time / CALLS * 1e6 for time in _fastest(runs, seconds)]
-        print(f"{count:3} arguments" + "".join(f"{time:10.2f}" for time in times), flush=True)
-        found.append({"arguments": count, **dict(zip(ways, times, strict=True))})
-    return found
+    print(f"{'us':16}" + "".join(f"{name:>10}" for name in ways))
+    few, many = ([jnp.full(8, float(n)) for n in range(count)] for count in ARGUMENTS)
+    plain = {"stock": jax.jit(_plus), "wrapper": jax_cocktail.jit(_plus, options={"force": "stock"})}
+    wrapped = {name: ways[name] for name in plain}
+    rows = (
+        (f"{len(few)} arguments", ways, few),
+        (f"{len(many)} arguments", ways, many),
+        ("without a loop", plain, few[:1]),
+        ("with a loop", wrapped, few),
+        (SCOPED, {**wrapped, "wrapper": jax_cocktail.jit(added)}, few),
+    )
+    return [_row(*row, seconds) for row in rows]
 
 
-def _many(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    for _ in range(CALLS):
-        result = function(*arguments)
+def _plus(x: Any) -> Any:
+    return x + 1
+
+
+def _row(name: str, ways: Mapping[str, Callable[..., Any]], given: Sequence[Any], seconds: float) -> Record:
+    """Times the ways of one call, in turn, and prints them."""
+    runs = [partial(_many, f, given, name == SCOPED and way != "stock") for way, f in ways.items()]
+    fastest = interleaved_samples(runs, seconds=seconds, most=MOST_ROUNDS).fastest
+    times = [time / CALLS * 1e6 for time in fastest]
+    print(f"{name:16}" + "".join(f"{time:10.2f}" for time in times), flush=True)
+    return {"call": name, **dict(zip(ways, times, strict=True))}
+
+
+def _many(function: Callable[..., Any], arguments: Sequence[Any], scoped: bool) -> Any:
+    with jax_cocktail.options(force="stock") if scoped else nullcontext():
+        for _ in range(CALLS):
+            result = function(*arguments)
     return result
 
 
-def _fastest(runs: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
-    """The seconds of the fastest round of each run. They take turns."""
-    best = [float("inf")] * len(runs)
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for number, run in enumerate(runs):
-            start = time.perf_counter()
-            jax.block_until_ready(run())
-            best[number] = min(best[number], time.perf_counter() - start)
-    return best
-
-
-def threads(seconds: float) -> list[dict[str, Any]]:
+def threads(seconds: float) -> list[Record]:
     """Calls per second by all threads together, by size of the program."""
     found = []
     print(f"{'calls/s':24}{'stock':>10}{'ours':>10}{'ratio':>8}")

@@ -1,13 +1,14 @@
 """Seconds of a program's first call: stock XLA, ours in a process that builds it, and ours in the next one.
 
 Each call is the first one of a process of its own, and JAX has run another program before. The runtime
-library is built beforehand. The columns after the totals tell where our seconds go:
+library is built beforehand. The first column is the import of jax_cocktail after that of JAX. Those after the
+totals tell where our seconds go:
 
 - plan: capture, translation, all passes and prices (Python);
 - compile: the host compiler, from its start to the last binary;
 - XLA: the rest, which is mostly JAX's tracing and lowering and XLA's compiler.
 
-    python -m benchmarks.first_call                        every model, census pattern and recursive gradient
+    python -m benchmarks.first_call                        all models, small programs, patterns, gradients
     python -m benchmarks.first_call --only lstm softmax    rows with these in their names
     python -m benchmarks.first_call --how auto             timed decisions in place of forced programs
     python -m benchmarks.first_call --how background       the same, beside the caller: "compile" is then the
@@ -28,24 +29,26 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 HOW = ("forced", "auto", "background")
-FIGURES = ("first", "plan", "compile", "XLA")
+FIGURES = ("import", "first", "plan", "compile", "XLA")
 Figures = dict[str, float]
 
 
 def cases() -> dict[str, tuple[Callable[[], Any], bool]]:
     """By name: what makes the function and its arguments, and whether memory-bound subgraphs are captured."""
-    from benchmarks import recursion
-    from benchmarks.programs import PROGRAMS
     from benchmarks.rank.cases import CASES
+    from jax_cocktail_tools.models.gradients import GRADIENTS
 
-    found = {case.name: (case.make, case.memory_bound) for case in CASES if case.name not in PROGRAMS}
-    made = recursion.rows(small=False)
-    return found | {name: (made[name], False) for name in made if "gradient" in name}
+    found = {case.name: (case.make, case.memory_bound) for case in CASES}
+    for model in GRADIENTS.values():
+        (batch,) = model.batches
+        found[f"{model.name}/{batch}"] = (partial(model.make, batch), False)
+    return found
 
 
 class Watch:
@@ -86,9 +89,12 @@ def serve(side: str, name: str, how: str) -> Figures:
     import jax
     import jax.numpy as jnp
 
-    import jax_cocktail
+    start = time.perf_counter()
+    import jax_cocktail.api  # `jax_cocktail.jit` imports it on first use
+
+    imported = time.perf_counter() - start
     from jax_cocktail.build import job
-    from jax_cocktail.lowering import lower, variants
+    from jax_cocktail.lowering.choice import choose, decide, request, variants
 
     make, memory_bound = cases()[name]
     function, arguments = make()
@@ -97,7 +103,8 @@ def serve(side: str, name: str, how: str) -> Figures:
     options = {"scope": "memory_bound" if memory_bound else "control_flow"}
     options["compile"] = "background" if how == "background" else "now"
     watch = Watch()
-    for place, phase in ((lower, "prepare"), (lower, "known_survey"), (variants, "emit")):
+    surveys = (choose, "known_survey"), (decide, "known_survey")
+    for place, phase in ((request, "prepare"), *surveys, (variants, "emit")):
         watch.around(place, phase, "plan")
     watch.around(job, "_compile", "compile")
     if how == "forced":
@@ -109,9 +116,10 @@ def serve(side: str, name: str, how: str) -> Figures:
         first = watch.seconds("first")
         with watch("ready"):
             jax_cocktail.wait()
-        return {"first": first, "plan": 0.0, "compile": watch.seconds("ready"), "XLA": first}
+        ready = watch.seconds("ready")
+        return {"import": imported, "first": first, "plan": 0.0, "compile": ready, "XLA": first}
     found = {phase: watch.seconds(phase) for phase in ("first", "plan", "compile")}
-    return {**found, "XLA": found["first"] - found["plan"] - found["compile"]}
+    return {**found, "import": imported, "XLA": found["first"] - found["plan"] - found["compile"]}
 
 
 def measure(side: str, name: str, how: str, cache: str) -> Figures:
@@ -141,9 +149,10 @@ def row(name: str, how: str, prepared: str, rounds: int) -> dict[str, Any]:
 def printed(found: dict[str, Any]) -> str:
     """One line of the table."""
     stock, first, after = (found[side] for side in ("stock", "first", "next"))
-    cells = (stock["first"], first["first"], first["first"] - stock["first"], first["plan"], first["compile"])
+    totals = (after["import"], stock["first"], first["first"], first["first"] - stock["first"])
+    parts = (first["plan"], first["compile"], first["XLA"])
     late = (after["first"], after["first"] - stock["first"], after["plan"])
-    return f"{found['row']:32}" + "".join(f"{value:9.2f}" for value in (*cells, first["XLA"], *late))
+    return f"{found['row']:32}" + "".join(f"{value:9.2f}" for value in (*totals, *parts, *late))
 
 
 def main() -> None:
@@ -158,7 +167,7 @@ def main() -> None:
     if options.serve:
         print(json.dumps(serve(*options.serve, options.how)))
         return
-    names = ("stock", "ours", "- stock", "plan", "compile", "XLA", "next", "- stock", "plan")
+    names = ("import", "stock", "ours", "- stock", "plan", "compile", "XLA", "next", "- stock", "plan")
     print(f"{'seconds':32}" + "".join(f"{name:>9}" for name in names))
     found = []
     with tempfile.TemporaryDirectory() as prepared:

@@ -27,6 +27,7 @@ from benchmarks.gpu.kernels import path_of  # noqa: E402
 from benchmarks.gpu.results import FOLDER as RESULTS  # noqa: E402
 from benchmarks.gpu.results import newest  # noqa: E402
 from benchmarks.gpu.roofline import limit_seconds  # noqa: E402
+from jax_cocktail_tools.commands import result  # noqa: E402
 
 MARKED = re.compile(r"(<!-- begin results: (\w+) -->\n).*?(<!-- end results: \2 -->)", re.DOTALL)
 NONE = "-"
@@ -97,18 +98,14 @@ SHOWN = (
 )
 
 
-def hosts() -> tuple[Record, ...]:
-    """Every record of the command `bench`: the times of a CPU, by file name."""
-    return tuple(json.loads(path.read_text()) for path in sorted(RESULTS.glob("bench_*.json")))
+def hosts() -> tuple[result.Result, ...]:
+    """Every result of the command `bench`: the times of a CPU, by file name."""
+    return tuple(map(result.read, sorted(RESULTS.glob("bench_*.json"))))
 
 
-def host_times(record: Record) -> dict[str, tuple[float, float]]:
+def host_times(found: result.Result) -> dict[str, tuple[float, float]]:
     """Median seconds of a call under stock XLA, and of ours if it is forced, of each model with its batch."""
-    sides = ("stock", "ours")
-    return {
-        f"{row['model']}/{row['batch']}": tuple(row[side]["median"]["middle"] for side in sides)
-        for row in record["rows"]
-    }
+    return {row.name: (row.stock.median.middle, row.ours.median.middle) for row in found.rows}
 
 
 def time(seconds: float | None) -> str:

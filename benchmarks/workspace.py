@@ -26,12 +26,12 @@ from jax_cocktail.compiler import schedule, transform
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.errors import PlacementError, UnsupportedError
-from jax_cocktail.lowering.variants import prepare
-from jax_cocktail.models import MODELS, RECURSIVE
-from jax_cocktail.models.model import Instance
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.schedule.policy import candidates
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.plan import MemoryPlan, Usage
+from jax_cocktail_tools.models import MODELS, RECURSIVE
+from jax_cocktail_tools.models.model import Instance
 
 HOST_UNITS = 2
 TARGETS = {"cpu": None, "gpu": H200}

@@ -18,10 +18,10 @@ from docs.timeline import draw_timeline
 from jax_cocktail import Report
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted, emit, passes
-from jax_cocktail.cost.unit_time import unit_of, unit_seconds
+from jax_cocktail.cost.unit_time import unit_seconds
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.nvidia import H100
-from jax_cocktail.svg import FAINT, INK, Picture
+from jax_cocktail.device.unit import unit_of
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import (
     LoopUTask,
@@ -35,7 +35,8 @@ from jax_cocktail.utask.ir import (
 )
 from jax_cocktail.utask.plan import Slot
 from jax_cocktail.utask.types import Value
-from jax_cocktail.words import size
+from jax_cocktail_tools.svg import FAINT, INK, Picture
+from jax_cocktail_tools.words import size
 from tests.null.programs import arguments
 from tests.null.wavefronts import stacked_lstm
 from tests.oracle.mesh_interpreter import simulate
@@ -118,7 +119,7 @@ def draw_passes() -> str:
         y += row
 
     for name, module, what in (
-        ("trace, capture", "lowering.capture", "jaxpr, then the loops and branches to compile"),
+        ("trace, capture", "lowering.edge.capture", "jaxpr, then the loops and branches to compile"),
         ("translate", "primitives.translate", "jaxpr equations become uTask operators"),
     ):
         stage(name, module, what, "#e6eef8")

@@ -15,9 +15,9 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.codegen.stamps import STAGES
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.nvidia import H100
-from jax_cocktail.timeline.picture import Span, panel_of
 from jax_cocktail.timeline.values import Timeline
 from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail_tools.timeline.picture import Span, panel_of
 from tests.cpu.traced import on_blocks, on_threads, timeline_of
 from tests.null.programs import arguments
 from tests.null.wavefronts import stacked_lstm

@@ -8,7 +8,7 @@ from functools import cache
 from math import log2
 
 from benchmarks.results_table import SHOWN, best, host_times, hosts, runs, timed
-from jax_cocktail.svg import FAINT, INK, LINE, Picture
+from jax_cocktail_tools.svg import FAINT, INK, LINE, Picture
 
 FASTER, SLOWER = "#2f6db5", "#d9822b"
 DARK = {
@@ -38,12 +38,12 @@ class Bar:
 
 @cache
 def panels() -> tuple[tuple[str, str, Sequence[Bar]], ...]:
-    """Of each machine: its name, versions, and bars."""
+    """The name of each machine, its versions, and bars."""
     host, card = hosts()[0], runs()[0]
     times = host_times(host).items()
     bars = [Bar(name, *both) for name, both in times if name.partition("/")[0] in SHOWN]
-    machine = f"{host['machine']['processor']}, {host['machine']['cores']} cores"
-    found = [(machine, f"jax {host['versions']['jax']}, {host['made'][:10]}", bars)]
+    machine = f"{host.machine.processor}, {host.machine.cores} cores"
+    found = [(machine, f"jax {host.versions['jax']}, {host.made[:10]}", bars)]
     version = card.versions["packages"]["jax"]
     both = ((name, best(card, name), card.seconds(name, "ours")) for name in timed(card))
     cards = [Bar(name, stock, ours) for name, stock, ours in both if stock and ours]
@@ -52,7 +52,7 @@ def panels() -> tuple[tuple[str, str, Sequence[Bar]], ...]:
 
 
 def draw_speed() -> str:
-    """How many times as fast as stock XLA each program is, on an axis of powers of two."""
+    """Draws how many times as fast as stock XLA each program is, on an axis of powers of two."""
     picture = Picture(1080)
     picture.title(
         "How many times as fast as stock XLA: our program forced, model / batch",
@@ -83,7 +83,7 @@ def draw_panel(picture: Picture, at: float, machine: str, versions: str, bars: S
 
 
 def place(ratio: float) -> float:
-    """Where a ratio is on the axis."""
+    """The place of a ratio on the axis."""
     return WIDTH * (log2(ratio) - log2(LEAST)) / (log2(MOST) - log2(LEAST))
 
 

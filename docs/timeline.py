@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jax_cocktail.svg import Picture
-from jax_cocktail.timeline.picture import Panel, Span, draw_key, draw_panel
+from jax_cocktail_tools.svg import Picture
+from jax_cocktail_tools.timeline.picture import Panel, Span, draw_key, draw_panel
 
 RECORDED = Path(__file__).parent / "pictures" / "timeline.json"
 # How many units run it, what they are, and how many iterations are shown.

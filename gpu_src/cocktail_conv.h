@@ -48,11 +48,12 @@ CK_INLINE void ck_conv_tiles(const typename D::item* x, const typename D::item* 
 }
 
 // T: operands; O: result, at least as wide (16-bit floats are summed in f32). SHAPE: a type whose member
-// `value` is the CkConv<RANK>; `struct g { CkConv<2> value = {...}; };` is what all compilers take. Every
-// thread of the block calls it. x, w and o: anywhere, aligned as their elements; 16 bytes are faster.
-template <class T, class O, int RANK, class SHAPE, CkPrecision PRECISION = CK_EXACT>
+// `value` is the CkConv<RANK>; `struct g { CkConv<2> value = {...}; };` is what all compilers take. PLAN: see
+// cocktail_conv_plan.h. Every thread of the block calls it. x, w and o: anywhere, aligned as their
+// elements; 16 bytes are faster.
+template <class T, class O, int RANK, class SHAPE, class PLAN, CkPrecision PRECISION = CK_EXACT>
 CK_INLINE void ck_conv_fixed(const T* x, const T* w, O* o) {
-  typedef CkConvTraits<T, O, RANK, SHAPE, PRECISION> D;
+  typedef CkConvTraits<T, O, RANK, SHAPE, PLAN, PRECISION> D;
   if constexpr (D::plan.kind == CK_CONV_SIMPLE) {
     ck_conv_elements<D>(x, w, o);
   } else if constexpr (D::plan.kind == CK_CONV_FEW) {

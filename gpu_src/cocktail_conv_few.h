@@ -28,6 +28,8 @@ struct CkConvFew {
   static constexpr i32 wide = ck_conv_seen(X, p.width), high = ck_conv_seen(Y, p.height);
   static constexpr i32 side = ck_conv_chunk(chunk * few, sizeof(T));  // weights that are read at once
   static constexpr i32 padded = i32(ck_dot_power(count));             // so that lanes can halve them
+  static_assert(lanes <= CK_WARP && features % chunk == 0 && !D::sizes.dilated, "another plan");
+  static_assert(few == 1 || D::sizes.depth * few * i32(sizeof(T)) <= CK_SCRATCH_BYTES, "the weights fit");
   C sums[padded];
 
   typedef CkConvPack<T, chunk> Line[wide];

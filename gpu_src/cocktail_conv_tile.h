@@ -7,7 +7,7 @@
 #include "cocktail_units.h"
 
 // SHAPE: a type whose member `value` is the CkConv<RANK>. Everything below is known to the compiler.
-template <class T, class O, int RANK, class SHAPE, CkPrecision PRECISION>
+template <class T, class O, int RANK, class SHAPE, class PLAN, CkPrecision PRECISION>
 struct CkConvTraits {
   typedef T item;
   typedef O result;
@@ -15,11 +15,14 @@ struct CkConvTraits {
   typedef SHAPE shape;
   static constexpr int rank = RANK;
   static constexpr CkConvSizes sizes = ck_conv_sizes<RANK>(SHAPE{}.value);
-  static constexpr CkConvPlan plan = ck_conv_plan<T, O, RANK>(SHAPE{}.value, PRECISION);
+  static constexpr CkConvPlan plan = ck_conv_lined(PLAN::plan, sizeof(T));
   static constexpr i32 a_chunk = ck_conv_chunk(sizes.features, sizeof(T));
   static constexpr i32 b_chunk = ck_conv_chunk(sizes.columns, sizeof(T));
   static constexpr i32 b_start = plan.rows * plan.a_line;  // of a stage
   static constexpr i32 stage = b_start + plan.depth * plan.b_line;
+  static constexpr bool rounds = PRECISION == CK_TF32 && kCkMatrixTakesF32 && CkSame<T, f32>::value;
+  static_assert(plan.kind != CK_CONV_MMA || (CkSame<sum, f32>::value && (CkType<T>::is_half || rounds)),
+                "tensor cores do not take these operands");
 };
 
 template <class C>
@@ -333,7 +336,14 @@ CK_INLINE void ck_conv_tile(const typename D::item* x, const typename D::item* w
                             i32 m0, i32 n0) {
   typedef typename D::item T;
   constexpr CkConvPlan p = D::plan;
-  constexpr i32 steps = ck_conv_above(D::sizes.depth, p.depth);
+  constexpr i32 steps = ck_conv_above(D::sizes.depth, p.depth), chunks = p.depth / D::a_chunk;
+  constexpr i32 room = CK_SCRATCH_BYTES - p.rows * i32(sizeof(CkConvRow));
+  constexpr i32 staged = p.stages * D::stage * i32(sizeof(T));
+  constexpr i32 summed = p.slices * p.rows * (p.columns + kCkConvPad) * i32(sizeof(typename D::sum));
+  constexpr i32 workers = p.row_parts * p.column_parts * p.slices;
+  static_assert(p.stages >= 2 && staged <= room && summed <= room, "the tiles of a plan fit");
+  static_assert(p.depth % D::a_chunk == 0 && CK_THREADS % chunks == 0, "threads copy whole chunks");
+  static_assert(workers <= (p.kind == CK_CONV_FMA ? CK_THREADS : CK_WARPS), "a block has the workers");
   CkConvRow* rows = reinterpret_cast<CkConvRow*>(ck_scratch());
   T* stages = reinterpret_cast<T*>(ck_scratch() + p.rows * sizeof(CkConvRow));
   const CkConvWay a_way = ck_conv_way<T, D::a_chunk>(x), b_way = ck_conv_way<T, D::b_chunk>(w);

@@ -55,6 +55,7 @@ CK_INLINE void ck_dot_slim(i64 batch, const typename D::A* a, i64 a_b, const typ
   constexpr i64 a_bytes = (D::form.a_k == 1 ? p.kv : 1) * i64(sizeof(typename D::A));
   constexpr i64 b_line = p.path == CK_DOT_LANES ? D::form.b_k : D::form.b_n;
   constexpr i64 b_bytes = (b_line == 1 ? p.v : 1) * i64(sizeof(typename D::B));
+  static_assert(ck_dot_is_possible(D::form, p, sizeof(typename D::W)), "another plan");
   const bool more = batch > 1;
   const typename D::A* left = ALIGNED ? nullptr : a;  // null fits
   const typename D::B* right = ALIGNED ? nullptr : b;
@@ -104,11 +105,12 @@ CK_INLINE void ck_dot_make(i64 batch, const typename D::A* a, i64 a_b, const typ
 
 // o[i, r, c] = sum over p of a[i, r, p] * b[i, p, c]; i < batch, r < m, c < n, p < k. SHAPE: m, n, k and the
 // strides of a (m, k), b (k, n) and o (m, n), in elements, as are a_b, b_b and o_b. o overlaps no operand.
-// ALIGNED: a and b surely begin at multiples of 16 bytes, so a product of few rows does not ask.
+// PLAN: how, see cocktail_dot_plan.h. ALIGNED: a and b surely begin at multiples of 16 bytes, so a product of
+// few rows does not ask.
 template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M,
-          i64 O_N, CkPrecision P = CK_EXACT, bool ALIGNED = false>
+          i64 O_N, class PLAN, CkPrecision P = CK_EXACT, bool ALIGNED = false>
 CK_INLINE void ck_dot_fixed(i64 batch, const A* a, i64 a_b, const B* b, i64 b_b, O* o, i64 o_b) {
-  typedef CkDotOf<A, B, O, P, 1, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
+  typedef CkDotOf<A, B, O, PLAN, P, 1, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
   if constexpr (D::plan.turned) {
     ck_dot_make<CkDotMade<D, true>, ALIGNED>(batch, b, b_b, a, a_b, o, o_b);
   } else {
@@ -119,13 +121,13 @@ CK_INLINE void ck_dot_fixed(i64 batch, const A* a, i64 a_b, const B* b, i64 b_b,
 // The same with `rows` of m, at least M: so many at a time. The last M begin where they end, and make rows
 // again that others made.
 template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M,
-          i64 O_N, CkPrecision P = CK_EXACT, bool ALIGNED = false>
+          i64 O_N, class PLAN, CkPrecision P = CK_EXACT, bool ALIGNED = false>
 CK_INLINE void ck_dot_rows(i32 rows, i64 batch, const A* a, i64 a_b, const B* b, i64 b_b, O* o, i64 o_b) {
   CK_NO_UNROLL
   for (i32 row = 0; row < rows; row += i32(M)) {
     if (row > 0) ck_block_barrier();
     const i32 first = row + i32(M) < rows ? row : rows - i32(M);
-    ck_dot_fixed<A, B, O, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N, P, ALIGNED && A_M != 1>(
+    ck_dot_fixed<A, B, O, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N, PLAN, P, ALIGNED && A_M != 1>(
         batch, a + first * A_M, a_b, b, b_b, o + first * O_M, o_b);
   }
 }
@@ -133,9 +135,9 @@ CK_INLINE void ck_dot_rows(i32 rows, i64 batch, const A* a, i64 a_b, const B* b,
 // o = a b + c d, of one product of sizes and strides as above, and another that differs in the stride of its
 // rows, C_M, alone. The right matrices are packed.
 template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M,
-          i64 O_N, CkPrecision P, i64 C_M>
+          i64 O_N, class PLAN, CkPrecision P, i64 C_M>
 CK_INLINE void ck_dot_sum(const A* a, const B* b, const A* c, const B* d, O* o) {
-  typedef CkDotOf<A, B, O, P, 2, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
+  typedef CkDotOf<A, B, O, PLAN, P, 2, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
   ck_dot_whole<CkDotMade<D, false>, C_M>(1, a, 0, b, 0, o, 0, c, d);
 }
 

@@ -189,7 +189,8 @@ struct CkDotHeld {
   static constexpr i32 products = PRODUCTS;
   template <i64 O_M, i64 O_N>
   struct Of {
-    typedef CkDotMade<CkDotOf<A, B, O, CK_EXACT, 1, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N>, left> D;
+    typedef CkDotOf<A, B, O, CkDotSerial, CK_EXACT, 1, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> Form;
+    typedef CkDotMade<Form, left> D;
   };
   typename CkHeldOf<typename Of<0, 0>::D, PRODUCTS>::Part held;
 };

@@ -216,11 +216,14 @@ CK_INLINE void ck_dot_finish(const Part& part, typename D::O* o, i32 row, i32 co
       ck_dot_store<typename D::Types>(o + r * f.o_m + c * f.o_n, sum);
     }
   };
-  const bool works = Part::worker() < Part::workers * p.slices;
+  constexpr i32 SIDE_BY_SIDE = Part::workers * p.slices;
+  static_assert(SIDE_BY_SIDE <= (p.path == CK_DOT_MMA ? CK_WARPS : CK_THREADS), "a block has the workers");
+  const bool works = Part::worker() < SIDE_BY_SIDE;
   if constexpr (p.slices == 1) {
     if (works) part.visit(put);
   } else {
     constexpr i32 SHARE = p.bm * Part::pitch;
+    static_assert(p.slices * SHARE * i64(sizeof(W)) <= CK_SCRATCH_BYTES, "the sums of a plan fit");
     W* shares = reinterpret_cast<W*>(ck_scratch());
     W* mine = shares + Part::worker() / Part::workers * SHARE;
     ck_block_barrier();
@@ -262,7 +265,7 @@ CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const ty
   constexpr i32 STEPS = i32(ck_dot_ceil(f.k, p.bk)), STAGE = Left::bytes + Right::bytes;
   // Where every step has a stage of its own, all of them are on their way together.
   constexpr i32 AHEAD = STEPS > 1 && p.stages == STEPS ? STEPS : p.stages - 1;
-  static_assert(p.stages * STAGE <= p.scratch, "the plan sizes tiles as they are");
+  static_assert(p.stages > 0 && p.stages * STAGE <= CK_SCRATCH_BYTES, "the tiles of a plan fit");
   const CkDotWay left = Left::way(a, a_b), right = Right::way(b, b_b);
   const i32 items = i32(batch) * DOWN * ACROSS;
   CK_NO_UNROLL

@@ -22,7 +22,6 @@ from jax_cocktail.errors import (
 if TYPE_CHECKING:
     from jax_cocktail.api import (
         CacheInfo,
-        Trace,
         cache_info,
         clear_cache,
         explain,
@@ -30,13 +29,14 @@ if TYPE_CHECKING:
         jit,
         load,
         load_bundle,
-        recursive,
         replace_jit,
         save_bundle,
         trace,
         wait,
     )
+    from jax_cocktail.recursion.trace import recursive
     from jax_cocktail.report import Report
+    from jax_cocktail.timeline.trace import Trace
 
 __all__ = [
     "BuildError",
@@ -68,37 +68,26 @@ __all__ = [
     "wait",
 ]
 
-_NEEDS_JAX = frozenset(
-    {
-        "CacheInfo",
-        "Trace",
-        "cache_info",
-        "clear_cache",
-        "explain",
-        "export",
-        "jit",
-        "load",
-        "load_bundle",
-        "recursive",
-        "replace_jit",
-        "save_bundle",
-        "trace",
-        "wait",
-    }
-)
-
-
-# The API registers handlers for GPUs when it is imported, unless a bundle has brought some before.
-_ELSEWHERE = {"Report": "jax_cocktail.report", "load_bundle": "jax_cocktail.lowering.bundle"}
+_API = "jax_cocktail.api"
+_PLACES = {  # by name: the module that has it, imported at first use, since the compiler runs without jax
+    **dict.fromkeys(("CacheInfo", "cache_info", "clear_cache", "explain", "export", "jit", "load"), _API),
+    **dict.fromkeys(("replace_jit", "save_bundle", "trace", "wait"), _API),
+    "Report": "jax_cocktail.report",
+    "Trace": "jax_cocktail.timeline.trace",
+    "load_bundle": "jax_cocktail.lowering.choice.bundle",
+    "recursive": "jax_cocktail.recursion.trace",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports on first use what needs jax, for the compiler below runs without it, and what few need."""
-    if name in _NEEDS_JAX or name == "Report":
-        value = getattr(importlib.import_module(_ELSEWHERE.get(name, "jax_cocktail.api")), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'jax_cocktail' has no attribute {name!r}")
+    """Imports on first use what needs jax, and what few need."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'jax_cocktail' has no attribute {name!r}")
+    if name == "recursive":  # the API hides the frames of its implementation
+        importlib.import_module(_API)
+    # The API registers handlers for GPUs when it is imported, unless a bundle has brought some before.
+    globals()[name] = value = getattr(importlib.import_module(_PLACES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

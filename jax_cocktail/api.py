@@ -7,43 +7,35 @@ import functools
 import os
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.export  # `jax` alone does not have it
 from jax.extend import source_info_util
 
 from jax_cocktail import cache, config
-from jax_cocktail.build import job
 from jax_cocktail.config import SCOPES, Options, Scope
-from jax_cocktail.lowering import (
-    bundle,
-    custom_call,
-    decisions,
-    failure_call,
-    gpu_call,
-    intercept,
-    marked,
-    plan_cache,
-    variants,
-)
-from jax_cocktail.lowering.background import runs
-from jax_cocktail.lowering.background import wait as wait
-from jax_cocktail.lowering.bundle import load_bundle as load_bundle
-from jax_cocktail.lowering.bundle import save_bundle as save_bundle
-from jax_cocktail.lowering.dispatch import Dispatch
-from jax_cocktail.lowering.lower import MARK_LOST
-from jax_cocktail.lowering.marked import Marked, marked_of
-from jax_cocktail.lowering.plan_cache import CacheInfo as CacheInfo
-from jax_cocktail.lowering.plan_cache import cache_info as cache_info
-from jax_cocktail.lowering.record import unrecorded
-from jax_cocktail.lowering.replacement import Replacement
+from jax_cocktail.lowering.choice import decisions
+from jax_cocktail.lowering.choice.bundle import load_bundle as load_bundle
+from jax_cocktail.lowering.choice.bundle import save_bundle as save_bundle
+from jax_cocktail.lowering.choice.plan_cache import CacheInfo as CacheInfo
+from jax_cocktail.lowering.choice.plan_cache import cache_info as cache_info
+from jax_cocktail.lowering.edge import custom_call, failure_call, intercept
+from jax_cocktail.lowering.edge.marked import Marked, marked_of
+from jax_cocktail.lowering.edge.notices import MARK_LOST
+from jax_cocktail.lowering.edge.replacement import Replacement
+from jax_cocktail.lowering.lower import lower
+from jax_cocktail.lowering.run.background import runs
+from jax_cocktail.lowering.run.background import wait as wait
+from jax_cocktail.lowering.run.dispatch import Dispatch
 from jax_cocktail.lowering.state import STATE, collecting, in_state, recording
-from jax_cocktail.recursion.trace import recursive as recursive
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.report import Report
 from jax_cocktail.runtime import trust as permissions
 from jax_cocktail.runtime.trust import Trust
-from jax_cocktail.timeline.trace import Trace as Trace
+
+if TYPE_CHECKING:
+    from jax_cocktail.timeline.trace import Trace
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -162,11 +154,12 @@ def explain(fun: Callable[..., Any], *, stock: bool = False) -> Callable[..., Re
     """
     known, bound = _wrapper_of(fun)
 
-    @functools.wraps(fun, updated=())
     def explained(*args: Any, **kwargs: Any) -> Report:
-        return _lowered(known.copy(), (*bound, *args), kwargs, stock)[0]
+        positional = (*bound, *args)
+        report = _lowered(known.copy(), positional, kwargs, stock)[0]
+        return dataclasses.replace(report, now=known._select().remark(positional, kwargs))
 
-    return explained
+    return _Asked(explained, "explain", fun)
 
 
 def trace(fun: Callable[..., Any]) -> Callable[..., Trace]:
@@ -198,9 +191,11 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Trace]:
       >>> picture = found.to_svg()  # as a notebook shows it
       >>> found.perfetto("root.json")  # open it at https://ui.perfetto.dev
     """
+    from jax_cocktail.lowering.choice.tracing import unrecorded
+    from jax_cocktail.timeline.trace import Trace
+
     known, bound = _wrapper_of(fun)
 
-    @functools.wraps(fun, updated=())
     def traced(*args: Any, **kwargs: Any) -> Trace:
         fresh, positional = known.copy(), (*bound, *args)
         with recording() as recordings:
@@ -212,7 +207,22 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Trace]:
                 return Trace(name, results, found.regions, notes)
         return Trace(name, fresh(*positional, **kwargs), sum((f.regions for f in recordings), ()), notes)
 
-    return traced
+    return _Asked(traced, "trace", fun)
+
+
+class _Asked:
+    """A function of the arguments, as `explain` and `trace` return it. A prompt that shows it says so."""
+
+    def __init__(self, call: Callable[..., Any], how: str, fun: Callable[..., Any]) -> None:
+        self._call, self._how = call, how
+        functools.update_wrapper(self, fun, updated=())
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        name = getattr(self.__wrapped__, "__name__", "the function")  # type: ignore[attr-defined]
+        return f"<jax_cocktail.{self._how} of {name}: call it with the arguments of {name}>"
 
 
 def _wrapper_of(fun: Any) -> tuple[Jit, tuple[Any, ...]]:
@@ -249,14 +259,8 @@ def clear_cache() -> None:
       >>> jax_cocktail.clear_cache()
     """
     cache.clear_cache()
-    job.forget_failures()
-    decisions.forget()
-    plan_cache.forget()
-    variants.forget()
-    marked.forget()
-    permissions.forget()
-    bundle.forget()
-    gpu_call.forget()
+    cache.clear_all_records()
+    MEMORY.forget()
 
 
 def export(
@@ -317,7 +321,7 @@ def load(*, trust: Trust = False) -> None:
         ``True``: whatever this process is given from now on. An iterable of these: all of them.
 
     Raises:
-      BuildError: the runtime library cannot be built. The message says what to try.
+      BuildError: the libraries with the handlers cannot be built. The message says what to try.
       OSError: a file of `trust` cannot be read.
       TypeError: `trust` is none of these.
 
@@ -370,9 +374,10 @@ class Jit:
         dispatch = self._select() if SCOPES.values else self._dispatch
         state = vars(STATE)  # looked up once: threads that call small programs share the interpreter
         outer = state.get("arguments")
-        state["arguments"] = (self._marked, args, kwargs, dispatch)
+        callee = dispatch.call
+        state["arguments"] = (self._marked, args, kwargs, dispatch, callee)
         try:
-            results = dispatch.call(*args, **kwargs)
+            results = callee(*args, **kwargs)
             if "begun" in state:
                 runs(state.pop("begun"), results)
             return results
@@ -402,7 +407,7 @@ class Jit:
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """Same as `jax.jit(f).lower`."""
-        with in_state(arguments=(self._marked, args, kwargs, None)):
+        with in_state(arguments=(self._marked, args, kwargs, None, None)):
             return self._select().base.lower(*args, **kwargs)
 
     # JAX asks whether a function to export has `trace` and `eval_shape`; from Python 3.12 on, that does not
@@ -437,7 +442,7 @@ class Jit:
 # Source locations must point to the user's program, never to our frames.
 for _place in ("api.py", "lowering", "recursion", "primitives"):
     source_info_util.register_exclusion(os.path.join(_FOLDER, _place))
-intercept.install()
+intercept.install(lower)
 custom_call.register_quietly()
 decisions.versions()  # takes milliseconds, which a first call would spend otherwise
 failure_call.install()

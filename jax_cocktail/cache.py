@@ -108,7 +108,7 @@ def prepare_root() -> Path:
 
 
 def problem() -> str:
-    """Why `cache_dir()` cannot be used, or ""; "" also if it does not exist yet."""
+    """The reason why `cache_dir()` cannot be used, or ""; "" also if it does not exist yet."""
     root = cache_dir()
     if not root.exists():
         return ""
@@ -150,7 +150,7 @@ def load(folder: Path, key: str) -> Entry | None:
 
 
 def peek(folder: Path, key: str) -> Entry | None:
-    """The same, but it does not count as used."""
+    """Reads an entry as `load` does, but it does not count as used."""
     with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
         return examine(folder, key)
     return None
@@ -387,6 +387,12 @@ def clear_records(folder: str) -> None:
     for path in (cache_dir() / folder).glob("*.json"):
         with suppress(OSError):
             path.unlink()
+
+
+def clear_all_records() -> None:
+    """Removes all records of ours."""
+    for folder in _RECORD_FOLDERS:
+        clear_records(folder)
 
 
 @contextmanager

@@ -7,9 +7,9 @@
         -> simplify -> canonicalise -> collapse_axes -> share_exponentials
         -> split_reductions -> split_scans                           # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
-        -> order_factors -> join_products -> pack_factors            # with matrices as products read them
-        -> sink -> fuse -> known_lengths                             # planned: in lane loops,
-        -> result_copies -> plan -> divided_copies -> explicit_copies  # with its memory,
+        -> products                                                  # with matrices as products read them
+        -> sink -> fuse -> launch_parameters                         # planned: in lane loops,
+        -> plan -> copies                                            # with its memory,
         -> residency -> barriers -> block_barriers                   # and with barriers
 
       -> emit -> build ]
@@ -17,23 +17,23 @@
 The part in brackets is here: from a uTask program to a binary. A pass is a pure function from program to
 program that returns its argument when it has nothing to do, listed here by the name of its module. `passes`
 lists those up to `fuse` for a candidate (what the policy decided, see `schedule.policy`), and
-`plan_tail.tail_passes` lists the rest for a machine. This module runs both lists: it verifies the result of
-every pass and tells the observers. Dumps, timings and reports are observers; passes print nothing.
+`plan_tail.tail_passes` lists the rest for a machine. This module runs both lists: it verifies what goes in
+and what comes out, under test (`EACH_PASS`) the result of every pass, and tells the observers. Dumps, timings
+and reports are observers; passes print nothing.
 """
 
 from __future__ import annotations
 
-import gc
-import hashlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
 from jax_cocktail.analysis.verifier import Form, verify
 from jax_cocktail.build.device import build_device_program, device_toolchain
+from jax_cocktail.build.executable import Executable
 from jax_cocktail.build.host import build_program, host_toolchain
 from jax_cocktail.build.kernels import DeviceToolchain, check_registers
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
@@ -49,35 +49,33 @@ from jax_cocktail.errors import BuildError, PlacementError
 from jax_cocktail.placement.limits import in_cluster, limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.placement.place import place
-from jax_cocktail.schedule.collapse_axes import collapse_axes
-from jax_cocktail.schedule.exact_products import exact_products
-from jax_cocktail.schedule.join_products import join_products
-from jax_cocktail.schedule.known_lengths import known_lengths
-from jax_cocktail.schedule.launch_parameters import launch_parameters
-from jax_cocktail.schedule.loops.concat_gates import stack_gates
+from jax_cocktail.schedule.launch_parameters import known_lengths, launch_parameters
+from jax_cocktail.schedule.loops.concat_gates import concat_gates
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
-from jax_cocktail.schedule.loops.layers import separate_layers
+from jax_cocktail.schedule.loops.layers import layers
 from jax_cocktail.schedule.loops.wavefront.pipeline import pipeline
-from jax_cocktail.schedule.order_factors import order_factors
-from jax_cocktail.schedule.pack_factors import pack_factors
-from jax_cocktail.schedule.share_exponentials import share_exponentials
+from jax_cocktail.schedule.products.exact_products import exact_products
+from jax_cocktail.schedule.products.products import products
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sink import sink
-from jax_cocktail.schedule.split_reductions import split_reductions
-from jax_cocktail.schedule.split_scans import split_scans
-from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
+from jax_cocktail.schedule.sync.double_buffer import double_buffer
 from jax_cocktail.schedule.sync.exchange import exchange
 from jax_cocktail.schedule.sync.plan_tail import Observer, Planned, TailPass, finish, run_passes
-from jax_cocktail.schedule.unit_count import know_units
-from jax_cocktail.schedule.vmap.recover import recover_elements
-from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.schedule.unit_count import fix_unit_count
+from jax_cocktail.schedule.vmap.recover import recover
+from jax_cocktail.stitch.collapse_axes import collapse_axes
+from jax_cocktail.stitch.fuse import fuse
+from jax_cocktail.stitch.share_exponentials import share_exponentials
+from jax_cocktail.stitch.split_reductions import split_reductions
+from jax_cocktail.stitch.split_scans import split_scans
+from jax_cocktail.utask.builder import uncollected
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.failure import lines_of
 from jax_cocktail.utask.ir import UProgram, operators_in
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
-from jax_cocktail.utask.printer import fingerprint
+from jax_cocktail.utask.printer import identity
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.sizes import Parameter
 
@@ -87,6 +85,8 @@ _REACHES: Mapping[str, Form] = {  # the form of a program after a pass
     "place": "placed",
     "fuse": "planned",
 }
+# Verifying every pass takes a twentieth of planning: no user is to pay for that, and every test is.
+VERIFY, EACH_PASS = "JAX_COCKTAIL_VERIFY", "passes"  # an environment variable, and what tests set it to
 
 
 def passes(
@@ -94,18 +94,18 @@ def passes(
 ) -> tuple[tuple[str, Pass], ...]:
     """The passes for a candidate, in order, each by the name of its module. Those that have something to say
     are given `remark`."""
-    known = partial(know_units, units=candidate.units)
+    known = partial(fix_unit_count, units=candidate.units)
     table: list[tuple[str, Pass]] = [("unit_count", known)]
     if machine.spec is not None and machine.spec.matrix_float32 == "none":
         table.append(("exact_products", exact_products))
     table += [("simplify", simplify), ("launch_parameters", launch_parameters)]
     if not machine.is_gpu:  # threads have lanes of their own
-        table.append(("recover", partial(recover_elements, units=candidate.units, remark=remark)))
+        table.append(("recover", partial(recover, units=candidate.units, remark=remark)))
     if candidate.distribute:
-        table.append(("layers", partial(separate_layers, remark=remark)))
+        table.append(("layers", partial(layers, remark=remark)))
     table.append(("hoist", partial(hoist, remark=remark)))
     if candidate.units > 1:
-        table.append(("concat_gates", stack_gates))
+        table.append(("concat_gates", concat_gates))
     if candidate.pipeline:
         table.append(("pipeline", partial(pipeline, remark=remark)))
     if candidate.distribute:
@@ -124,19 +124,23 @@ def passes(
     table.append(("place", divide))
     several = candidate.units > 1
     if several and machine.is_gpu:
-        table.append(("exchange", partial(exchange, remark=remark)))
+        table.append(("exchange", partial(exchange, remark=remark, trial=trial)))
     if several:
-        table.append(("double_buffer", unroll_pairs))
-    table.append(("simplify", simplify))
-    if several and machine.is_gpu:
-        rounds = machine.spec is not None and machine.spec.matrix_float32 == "rounded"
-        table += [("order_factors", partial(order_factors, rounds=rounds)), ("join_products", join_products)]
-    if not machine.is_gpu:
-        table.append(("pack_factors", pack_factors))
-    table += [("sink", sink), ("fuse", partial(stitch, threads=machine.target.threads))]
+        table.append(("double_buffer", partial(double_buffer, trial=trial)))
+    table += [("simplify", simplify), ("products", partial(products, machine=machine))]
+    table += [("sink", sink), ("fuse", partial(fuse, threads=machine.target.threads))]
     if machine.is_gpu:
-        table.append(("known_lengths", partial(known_lengths, most_loops=machine.target.outline_limit)))
+        table.append(("launch_parameters", partial(known_lengths, most_loops=machine.target.outline_limit)))
     return tuple(table)
+
+
+def trial(program: UProgram) -> UProgram | None:
+    """A placed program with the barriers between units; None if its tiles cannot be written in place. It is
+    planned for the host, which has no other barriers."""
+    try:
+        return finish(fuse(simplify(program))).program
+    except PlacementError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,35 +171,13 @@ class Emitted:
 
     @property
     def target(self) -> Target:
-        """How the source is spelled."""
+        """The spelling of the source."""
         return self.machine.target
 
     @property
     def mesh(self) -> UnitMesh:
         """The units that a call asks for."""
         return set_resource(self.plan, self.candidate.units)
-
-
-@dataclass(frozen=True, slots=True)
-class Executable:
-    """A built program as its calls need it.
-
-    `binary`: shared object with the entry `ck_program`; `digest`: its sha256; `path`: of the built program;
-    `aliases`: (operand, result) pairs that share memory; `failures`: the messages of its error codes;
-    `launch`: how a GPU runs it, None for the CPU; `stamps`: those of a traced program; `own_bytes`: memory of
-    each unit; `sizes`: the launch parameters.
-    """
-
-    binary: bytes
-    digest: str
-    path: str
-    aliases: tuple[tuple[int, int], ...]
-    workspace_bytes: int
-    failures: tuple[str, ...]
-    launch: LaunchPlan | None = None
-    stamps: StampTable | None = None
-    own_bytes: int = 0
-    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +199,7 @@ class Artifact:
 
     @property
     def executable(self) -> Executable:
-        """What a call needs to know."""
+        """The part that a call needs."""
         failures = lines_of(operators_in(self.emitted.program.entry))
         place = self.binary, self.digest, self.path
         sizes = self.aliases, self.workspace_bytes, failures
@@ -241,11 +223,6 @@ class Artifact:
         return self.emitted.fingerprint
 
 
-def identity(program: UProgram, candidate: Candidate) -> str:
-    """The fingerprint (sha256, hex) of a program compiled in the candidate's way."""
-    return hashlib.sha256(f"{fingerprint(program)}\n{candidate.text}".encode()).hexdigest()
-
-
 def transform(
     program: UProgram,
     observers: Sequence[Observer] = (),
@@ -256,21 +233,21 @@ def transform(
     """Runs all passes up to `fuse` on a translated program."""
     verify(program, "translated")
     table = [(name, _on_programs(run)) for name, run in passes(candidate, remark, machine)]
-    return run_passes(Planned(program), table, _verified(program, "translated", observers)).program
+    return run_passes(Planned(program), table, _observer(program, "translated", observers)).program
 
 
 def _on_programs(run: Pass) -> TailPass:
     return lambda planned: Planned(run(planned.program))
 
 
-def _verified(program: UProgram, form: Form, observers: Sequence[Observer]) -> Observer:
-    """An observer that verifies whatever a pass makes of a program, and then tells others."""
-    known = program, form
+def _observer(program: UProgram, form: Form, observers: Sequence[Observer]) -> Observer:
+    """An observer that tells others. Under test it first verifies whatever a pass makes of a program."""
+    verifies, known = os.environ.get(VERIFY) == EACH_PASS, (program, form)
 
     def observe(name: str, planned: Planned, seconds: float) -> None:
         nonlocal known
         before, known = known, (planned.program, _REACHES.get(name, known[1]))
-        if known[0] is not before[0] or known[1] != before[1]:
+        if verifies and (known[0] is not before[0] or known[1] != before[1]):
             verify(*known)
         for observer in observers:
             observer(name, planned, seconds)
@@ -300,24 +277,13 @@ def emit(
             return replace(emitted, candidate=candidate, remarks=(*emitted.remarks, note))
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Suspends the cyclic garbage collector: capture and passes make many values, which hardly ever form
-    cycles."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def schedule(
     stitched: UProgram, machine: Machine, cluster: int = 0, observers: Sequence[Observer] = ()
 ) -> Planned:
     """The program with its memory and its barriers. `cluster`: of so many units; 0: they need not be one."""
-    return finish(stitched, machine, cluster, _verified(stitched, "planned", observers))
+    planned = finish(stitched, machine, cluster, _observer(stitched, "planned", observers))
+    verify(planned.program, "planned")
+    return planned
 
 
 def _emit(
@@ -377,7 +343,7 @@ def _build_for_device(
     emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int, compiler: DeviceToolchain | None
 ) -> Artifact:
     """Assumes that the registers suffice, asks the compiler, and builds in other ways if they do not
-    (AStitch, ASPLOS'22, section 4.4). The program that spills least is taken, and told about."""
+    (AStitch, ASPLOS'22, section 4.5). The program that spills least is taken, and told about."""
     toolchain = compiler or device_toolchain(spec.arch)
     built = build_device_program(emitted.source, toolchain, spec, cache_limit_bytes=cache_limit_bytes)
     seconds, remarks = emitted.seconds + built.seconds, list(emitted.remarks)

@@ -1,4 +1,4 @@
-"""Options: a table of their names, defaults and effects, and the look-up of their values.
+"""Options: a table of their names, defaults and choices, and the look-up of their values.
 
 The first of these that sets an option determines its value: the `options=` argument of `jit`, the innermost
 `with options(...)` block, the environment variable JAX_COCKTAIL_<NAME>, the default.
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.device.cards import ARCHES
@@ -37,13 +37,11 @@ class Option:
     Attributes:
       name: its keyword.
       default: its default value, which also determines its type.
-      doc: its meaning, for people.
       choices: the allowed words or numbers; empty if any number, flag or folder is allowed.
     """
 
     name: str
     default: str | bool | int
-    doc: str
     choices: tuple[str | int, ...] = ()
 
     @property
@@ -52,9 +50,9 @@ class Option:
         return f"JAX_COCKTAIL_{self.name.upper()}"
 
 
-def _option(default: str | bool | int, doc: str, choices: tuple[str | int, ...] = ()) -> Any:
-    """A field of `Options`, with what an `Option` says about it."""
-    return field(default=default, metadata={"default": default, "doc": doc, "choices": choices})
+def _first_of(*choices: str | int) -> Any:
+    """A field of `Options` with one of these values, the first by default."""
+    return field(default=choices[0], metadata={"choices": choices})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +73,7 @@ class Options:
       gpu_arch: such as ``"sm_90"``; "" for that of the device.
       errors: ``"deferred"``, ``"sync"`` or ``"log"``: when a failing GPU program raises, and what is logged.
       trace: 0 to 3: how much `trace` records.
+      reproducible: run one program from the first call on, whatever was measured, stored or is busy.
 
     Raises:
       TypeError: a value has the wrong type.
@@ -88,72 +87,28 @@ class Options:
       1.0
     """
 
-    force: str = _option(
-        "auto",
-        "auto times stock XLA and jax_cocktail on the first concrete arguments and keeps the faster one;"
-        " cocktail and stock choose one without measuring",
-        choices=("auto", "cocktail", "stock"),
-    )
-    scope: str = _option(
-        CONTROL_FLOW,
-        "what becomes a custom call: control_flow takes outermost loops and branches; memory_bound takes"
-        " subgraphs without control flow as well, between operators for which XLA has library code",
-        choices=(CONTROL_FLOW, MEMORY_BOUND),
-    )
-    strict: bool = _option(False, "raise an error if a loop or branch cannot be compiled")
-    dump_to: str = _option(
-        "", "a folder to write every program to: jaxpr, IR after each pass, source, command"
-    )
-    cache_limit_bytes: int = _option(
-        DEFAULT_LIMIT_BYTES, "the maximum size of the folder of built programs, in bytes"
-    )
-    compile: str = _option(
-        BACKGROUND,
-        "who waits for a program that has to be built or timed: background lets stock XLA run the calls until"
-        " it is ready; now lets the first call wait",
-        choices=(BACKGROUND, NOW),
-    )
-    profile: str = _option(
-        "auto",
-        "auto times stock XLA and the best few of our candidates; full times all of them, for longer; off"
-        " never measures: it uses the stored decision, or the cost model if there is none",
-        choices=("auto", "off", "full"),
-    )
-    plans: str = _option(
-        CACHED,
-        "cached takes programs from the plan cache; fresh plans every program, whatever is known of it;"
-        " checked does both, and raises an error if they differ",
-        choices=(CACHED, FRESH, CHECKED),
-    )
-    units: int = _option(
-        0,
-        "the number of threads (on a GPU: thread blocks) that programs are planned for; 0: one per core that"
-        " the process may use (on a GPU: one per multiprocessor)",
-    )
-    gpu_arch: str = _option(
-        "",
-        'the GPU architecture to generate code for; "": that of the device, or a default of the platform'
-        " without one",
-        choices=("", *ARCHES),
-    )
-    errors: str = _option(
-        DEFERRED,
-        "when a GPU program reports a failure: deferred raises the error at its next call, sync waits for the"
-        " end of every call; log waits, too, and writes a line when a program begins and when it ends, also"
-        " on a CPU",
-        choices=(DEFERRED, SYNC, LOG),
-    )
-    trace: int = _option(
-        0,
-        "how much `trace` records: 1: barriers and exchanges; 2: loops, tiles and long stages as well; 3:"
-        " every statement, and on a GPU every warp and block barrier; 0: as 2. `jit` itself records nothing",
-        choices=(0, 1, 2, 3),
-    )
+    force: str = _first_of("auto", "cocktail", "stock")
+    scope: str = _first_of(CONTROL_FLOW, MEMORY_BOUND)
+    strict: bool = False
+    dump_to: str = ""
+    cache_limit_bytes: int = DEFAULT_LIMIT_BYTES
+    compile: str = _first_of(BACKGROUND, NOW)
+    profile: str = _first_of("auto", "off", "full")
+    plans: str = _first_of(CACHED, FRESH, CHECKED)
+    units: int = 0
+    gpu_arch: str = _first_of("", *ARCHES)
+    errors: str = _first_of(DEFERRED, SYNC, LOG)
+    trace: int = _first_of(0, 1, 2, 3)
+    reproducible: bool = False
 
     def __post_init__(self) -> None:
         for option in REGISTRY:
             value = _checked(option, getattr(self, option.name), f"option {option.name!r}")
             object.__setattr__(self, option.name, value)
+        if self.reproducible:  # neither times, nor cores, nor the moment of a change over count
+            implied: dict[str, str | int] = {"compile": NOW, "profile": "off", "units": self.units or 1}
+            for name, implied_value in implied.items():
+                object.__setattr__(self, name, implied_value)
 
     @property
     def token(self) -> str:
@@ -164,7 +119,7 @@ class Options:
         return token
 
 
-REGISTRY = tuple(Option(each.name, **each.metadata) for each in fields(Options))
+REGISTRY = tuple(Option(each.name, cast(Any, each.default), **each.metadata) for each in fields(Options))
 _BY_NAME = {option.name: option for option in REGISTRY}
 NAMES = frozenset(_BY_NAME)
 _TOKENS: dict[str, Options] = {}
@@ -196,6 +151,8 @@ def check(values: Mapping[str, Any]) -> dict[str, Any]:
       TypeError: a name is unknown, or a value has the wrong type.
       ValueError: a value is not allowed. The message lists the allowed ones.
     """
+    if not isinstance(values, Mapping):
+        raise TypeError(f"options must be a dictionary, such as {{'force': 'cocktail'}}, not {values!r}")
     checked = {}
     for name, value in values.items():
         option = _BY_NAME.get(name)
@@ -231,12 +188,7 @@ def options(**values: Any) -> Iterator[None]:
     """A context manager that sets options for the calls that this thread makes inside the block.
 
     Args:
-      **values: options by name. ``force``: ``"auto"``, ``"cocktail"`` or ``"stock"``. ``compile``:
-        ``"background"`` or ``"now"``. ``scope``: ``"control_flow"`` or ``"memory_bound"``. ``strict``: a
-        bool. ``dump_to``: a path. ``cache_limit_bytes``: an int. ``profile``: ``"auto"``, ``"off"`` or
-        ``"full"``. ``plans``: ``"cached"``, ``"fresh"`` or ``"checked"``. ``units``: an int, 0 for one per
-        core or multiprocessor. ``gpu_arch``: such as ``"sm_90"``. ``errors``: ``"deferred"``, ``"sync"`` or
-        ``"log"``. ``trace``: 0 to 3. `REGISTRY` describes them.
+      **values: values by the names of options, which `Options` describes.
 
     Yields:
       Nothing.
@@ -275,7 +227,10 @@ def _checked(option: Option, value: Any, where: str) -> str | bool | int:
             return value
         raise ValueError(f"{where} must be an integer >= 0, not {value!r}")
     if isinstance(value, str | os.PathLike):
-        return os.fspath(value)
+        path = os.fspath(value)
+        if "\0" in path:
+            raise ValueError(f"{where} must be a path, and none has a null character: {value!r}")
+        return path
     raise TypeError(f"{where} must be a path, not {value!r}")
 
 

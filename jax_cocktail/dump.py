@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import warnings
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -15,12 +14,12 @@ from jax_cocktail.build.command import answer
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.compiler import Artifact, emit
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.errors import CocktailWarning
 from jax_cocktail.schedule.memory.liveness import liveness
 from jax_cocktail.schedule.sync.plan_tail import NOWHERE, Planned
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 from jax_cocktail.utask.printer import print_plan, print_program
+from jax_cocktail.warning import warn
 
 _NAME_LENGTH = 64  # of a function, in the name of its folder
 # By the name of the file: what disassembles a binary, if it is installed.
@@ -28,7 +27,6 @@ _CPU_TOOLS = {"program.asm": ("objdump", "--disassemble", "--demangle", "--no-sh
 _GPU_TOOLS = {"program.sass": ("cuobjdump", "-sass"), "program.ptx": ("cuobjdump", "-ptx")}
 
 
-_told: set[Path] = set()  # folders of which it is known that they cannot be written
 
 
 def name_of(function: str, region: int, fingerprint: str) -> str:
@@ -74,7 +72,7 @@ class Dump:
 
     @property
     def folder(self) -> str:
-        """Where it writes."""
+        """The output folder."""
         return str(self._folder)
 
     def write(self, name: str, text: str) -> None:
@@ -87,10 +85,8 @@ class Dump:
             (self._folder / name).write_bytes(data)
         except OSError as error:
             self._works = False
-            if self._root not in _told:
-                _told.add(self._root)
-                text = f"dump_to: cannot write {self._folder} ({error.strerror}); choose another folder"
-                warnings.warn(text, CocktailWarning, stacklevel=2)
+            text = f"dump_to: cannot write {self._folder} ({error.strerror}); choose another folder"
+            warn(("dump_to", str(self._root)), text)
 
     def program(self, name: str, program: UProgram, plan: MemoryPlan = NOWHERE) -> None:
         """Writes the IR after the pass `name`, and where its values lie, if that is known. File names sort in
@@ -125,7 +121,7 @@ class Dump:
 
 
 def _launch(artifact: Artifact) -> str:
-    """How a call runs the program."""
+    """The launch: units, threads and shared memory."""
     executable, emitted = artifact.executable, artifact.emitted
     facts: dict[str, object] = {
         "candidate": emitted.candidate.text,

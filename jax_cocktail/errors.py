@@ -91,10 +91,6 @@ class VerificationError(CocktailError):
     """
 
 
-class ProgramFailure(CocktailError):
-    """Raised by an interpreter when a program executes `fail`, such as a recursion that is too deep."""
-
-
 class PlacementError(VerificationError):
     """Raised if tiles of a placed program cannot be written in place; the program is then left undivided."""
 

@@ -33,7 +33,7 @@ import matplotlib.pyplot as plt
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.models import MODELS, largest_difference
+from jax_cocktail_tools.models import MODELS, largest_difference
 
 plt.style.use("both.mplstyle")
 load = os.getloadavg()[0] / os.cpu_count()

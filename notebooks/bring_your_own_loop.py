@@ -38,7 +38,7 @@ from jax import lax
 from jax.experimental import io_callback
 
 import jax_cocktail
-from jax_cocktail.models import largest_difference
+from jax_cocktail_tools.models import largest_difference
 
 plt.style.use("both.mplstyle")
 load = os.getloadavg()[0] / os.cpu_count()

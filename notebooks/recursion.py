@@ -33,7 +33,7 @@ import numpy as np
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.models import largest_difference
+from jax_cocktail_tools.models import largest_difference
 
 plt.style.use("both.mplstyle")
 load = os.getloadavg()[0] / os.cpu_count()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +11,7 @@ from jax import lax
 import jax_cocktail
 from tests.case import differences
 from tests.cases import groups
+from tests.selection import ALL
 
 TAKEN = (True, False, True)
 # Types like others: what jax makes of a primitive is seen with those, and the templates do not depend on jax.
@@ -24,7 +23,6 @@ REPRESENTATIVES = frozenset({"bool", "float32", "int32"})
 # Types of every width, signed, unsigned and floating. JAX_COCKTAIL_TEST_ALL=1 runs every type everywhere.
 OF_EVERY_KIND = REPRESENTATIVES | {"bfloat16", "float64", "uint8"}
 SOME = OF_EVERY_KIND | {"int16", "int64", "uint32"}
-ALL = bool(os.environ.get("JAX_COCKTAIL_TEST_ALL"))
 
 
 def looped(cases):
@@ -59,7 +57,7 @@ def buckets():
         if group in OF_ANY_TYPE - {"scatter"} and dtype not in SOME and not ALL:
             continue  # a scatter may add
         alike = dtype in LIKE_OTHERS or (group in OF_ANY_TYPE and dtype not in REPRESENTATIVES)
-        marks = [pytest.mark.one_jax] if alike and group != "random" else []
+        marks = [pytest.mark.long] if alike and group != "random" else []
         yield pytest.param(cases, x64, id=f"{group}-{dtype}" + ("-x64" if x64 else ""), marks=marks)
 
 

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -15,6 +14,9 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+
+from tests.seconds import Meter, Seconds
+from tests.selection import ALL, MARKERS, deselect
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -25,61 +27,39 @@ _FOLDER = os.environ.get("TEST_TMPDIR") or str(
 os.environ.setdefault("JAX_COCKTAIL_CACHE_DIR", _FOLDER)
 os.environ.setdefault("JAX_COCKTAIL_PLANS", "fresh")  # a test may have changed a pass
 os.environ.setdefault("JAX_COCKTAIL_COMPILE", "now")  # a test looks at our program
-
-
-LEAST_RUN, LEAST_FILE = 60.0, 5.0  # seconds: those of shorter runs and files are not printed
-
-
-class Seconds:
-    """Adds up the seconds of every test file, wherever it runs, and prints those of the longest."""
-
-    def __init__(self) -> None:
-        self.by_file: dict[str, float] = defaultdict(float)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.by_file[report.nodeid.partition("::")[0]] += report.duration
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        total = sum(self.by_file.values())
-        if total < LEAST_RUN:
-            return
-        terminalreporter.write_line(f"{total:.0f} s in {len(self.by_file)} files of tests, of which")
-        for name, seconds in sorted(self.by_file.items(), key=lambda pair: -pair[1]):
-            if seconds >= LEAST_FILE:
-                terminalreporter.write_line(f"{seconds:8.0f} s  {name}")
+os.environ.setdefault("JAX_COCKTAIL_VERIFY", "passes")  # a fault is told of the pass that makes it
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    config.pluginmanager.register(Meter(), "meter")
     if not hasattr(config, "workerinput"):  # the process that prints
-        config.pluginmanager.register(Seconds(), "seconds")
+        config.pluginmanager.register(Seconds(config), "seconds")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
+    parser.addoption("--update-seconds", action="store_true", help="write the budget of the files that ran")
+    parser.addoption("--hold-seconds", action="store_true", help="fail for files beyond their budget")
+    parser.addoption("--exact-xla", choices=("only", "without"), help="of the tests with this mark")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests whose names or parameters say so compile or emulate programs for AMD GPUs. Long ones wait to be
-    asked for."""
+    """Tests whose names or parameters say so compile or emulate programs for AMD GPUs. Those of the long run
+    wait to be asked for."""
     for item in items:
         if re.search(r"rocm|gfx\d|of_waves", item.nodeid):
             item.add_marker(pytest.mark.rocm)
-    if not os.environ.get("JAX_COCKTAIL_TEST_ALL"):
-        asked = {arg for arg in config.args if "[" in arg}  # by its whole name
-        waiting = [i for i in items if i.get_closest_marker("long") and not _is_named(i, asked)]
-        items[:] = [item for item in items if item not in waiting]
-        config.hook.pytest_deselected(items=waiting)
-
-
-def _is_named(item: pytest.Item, names: set[str]) -> bool:
-    return any(item.nodeid.endswith(name.lstrip("./")) for name in names)
+    deselect(config, items)
 
 
 @pytest.fixture(autouse=True)
 def nothing_shared() -> None:
-    """A function that several tests jit is traced again in each of them."""
-    if (marked := sys.modules.get("jax_cocktail.lowering.marked")) is not None:
-        marked.forget()
+    """A function that several tests jit is traced again in each of them, and each warns again."""
+    if (memory := sys.modules.get("jax_cocktail.memory")) is not None:
+        memory.MEMORY.wrapped.clear()
+        memory.MEMORY.warned.clear()
 
 
 @pytest.fixture
@@ -88,11 +68,14 @@ def one_candidate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
     The name of the test decides which one is the first, and every program takes the next one. So the tests
     together run all kinds, not only the cheapest.
-    A test with a parameter `units` gets one of that many units.
+    A test with a parameter `units` gets one of that many units. One that is marked `all_candidates` gets all,
+    and in a long run every test does.
     """
-    from jax_cocktail.lowering import survey
+    if ALL or request.node.get_closest_marker("all_candidates"):
+        return
+    from jax_cocktail.lowering.choice import variants
 
-    numbers, candidates = count(crc32(request.node.name.encode())), survey.candidates
+    numbers, candidates = count(crc32(request.node.name.encode())), variants.candidates
     asked = "units" in getattr(getattr(request.node, "callspec", None), "params", ())
 
     def one(*given: Any) -> Any:
@@ -101,7 +84,7 @@ def one_candidate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
             found = [c for c in found if c.units == max(c.units for c in found)]
         return (found[next(numbers) % len(found)],)
 
-    monkeypatch.setattr(survey, "candidates", one)
+    monkeypatch.setattr(variants, "candidates", one)
 
 
 @pytest.fixture

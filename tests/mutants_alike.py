@@ -7,15 +7,16 @@ from collections.abc import Mapping
 _PRODUCTS = "schedule.loops.distribution"
 _SYNC, _FUSE = "schedule.sync", "stitch.fuse _RegionState"
 _PARTS = "context.plan.parts.get(about.slot) if"
+_INTEGER = "schedule.simplify.trip_counts integer: integer_of(made) if"
 _STAYS = "what it refuses stays in the loop, which is as correct"
 
 # By the beginning of a mutant's name, which `$` ends: a function, or one of its edits.
 ALIKE: Mapping[str, str] = {
-    f"{_PRODUCTS}.division why_undivided:": "says in a remark why a loop is not divided",
-    f"{_PRODUCTS}.division analyse: not products and (not together) and (not sums)": _STAYS,
+    f"{_PRODUCTS}.fission why_undivided:": "says in a remark why a loop is not divided",
+    f"{_PRODUCTS}.fission analyse: not products and (not together) and (not sums)": _STAYS,
     f"{_PRODUCTS}.reductions sums_of: if sum(": _STAYS,
     f"{_PRODUCTS}.chunks fits: abs(counter.step) * steps < LONGEST_WAY": "another way at exactly 2**31 only",
-    f"{_SYNC}.double_buffer unroll_pairs: (loop,) if fewest": "no plan has fewer barriers than none",
+    f"{_SYNC}.double_buffer double_buffer: (loop,) if fewest": "no plan has fewer barriers than none",
     f"{_SYNC}.double_buffer _alternates: if not isinstance": "a loop that is not unrolled copies",
     "schedule.memory.residency _Survey._touch: if slot not in self.refused": "what is refused stays shared",
     "schedule.memory.liveness _Walker._transfer: root == target or not elsewhere": "copies stay",
@@ -31,7 +32,7 @@ ALIKE: Mapping[str, str] = {
     f"{_FUSE}._reads_own_slice: item.key": ("no update joins a loop over other elements in any case"),
     f"{_FUSE}._bound: 0  ->  1$": "the first loop over elements is not added to",
     "schedule.memory.plan _most_that_fit: 1  ->  2 (number 2)$": "fewer arrays are near; no more than fit",
-    "schedule.simplify.trip_counts integer: if not is_a(made, 'constant')": (
+    f"{_INTEGER} isinstance(made, UOperator) else None  ->  integer_of(made) if False": (
         "a loop whose trips are not known stays a while loop"
     ),
     "schedule.simplify.peephole peephole: found if found is not None": "what is not simplified is as correct",
@@ -54,7 +55,6 @@ ALIKE: Mapping[str, str] = {
     "placement.tile_groups _roots: if isinstance(maker, UOperator) and": "counts bytes to choose a cut",
     f"{_PRODUCTS}.rebuild _Body.carry: if k in self.carried:  ->  if False": "has a carry twice",
     "placement.tile_groups _Divider._refusal: not free  ->  free": "what is not divided is replicated",
-    "placement.place _Placer._packed: 1  ->  2": "chooses what is packed",
     "analysis.trips side_by_side: not loop.initial": "a loop whose trips are not proven independent stays",
     f"codegen.program _slices_from: {_PARTS} about.slot else None  ->  {_PARTS} True": "no slot has no parts",
     "codegen.mapping _unravel:": "of GPU programs alone, which the emulation runs",

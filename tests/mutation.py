@@ -32,7 +32,7 @@ TEXT = ("codegen",)
 # What chooses among correct plans, prices them or talks about them: any outcome is a right one. The verifier
 # and the scopes only refuse; the text of GPUs has the emulation.
 LEFT_OUT = (
-    *("schedule.policy", "schedule.partition", "placement.limits", "placement.explain", "placement.bound"),
+    *("schedule.policy", "stitch.partition", "placement.limits", "placement.explain", "placement.bound"),
     *("schedule.vmap.choose", "analysis.verifier", "analysis.scopes", "analysis.graph"),
     *("codegen.gpu", "codegen.cuda", "codegen.exchange", "codegen.outline", "codegen.machines"),
     "codegen.stamps",

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_cocktail.models.calls import (
+from jax_cocktail_tools.models.calls import (
     ADD,
     CONSTANT,
     MULTIPLY,

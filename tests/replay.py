@@ -111,7 +111,7 @@ def _collect(folder: Path, arguments: Sequence[str]) -> int:
     recorder = Recorder(folder)
     for module, name in [*_passes(), (compiler, "transform")]:
         _watch(module, name, lambda program: recorder.record(print_program(program), " IR"))
-    _watch(compiler, "emit_program", recorder.record)
+    _watch(compiler, "emit_program", lambda text: recorder.record(getattr(text, "source", text)))
     return int(pytest.main(["-q", "-p", "no:xdist", "-p", "no:cacheprovider", *arguments], [recorder]))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +19,18 @@ from benchmarks.gpu.peers import NoPeer
 from benchmarks.traffic.count import count
 from jax_cocktail.cost.hlo import Module
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.lowering import custom_call
-from jax_cocktail.lowering.decisions import cores
-from jax_cocktail.lowering.survey import survey
-from jax_cocktail.lowering.variants import Prepared, prepare
-from jax_cocktail.utask.interpreter.common import numpy_dtype
+from jax_cocktail.lowering.choice.decisions import cores
+from jax_cocktail.lowering.choice.survey import survey
+from jax_cocktail.lowering.choice.variants import Prepared, prepare
+from jax_cocktail.lowering.edge import custom_call
+from jax_cocktail.utask.arrays import numpy_dtype
+from jax_cocktail_tools.models.measure import interleaved_samples
 
 TRIPS = 3  # of the loop around a pattern
 FORMS = ("straight", "loop")
 OPTIONS = {"scope": "memory_bound", "force": "cocktail", "profile": "off", "strict": True}
 _OURS = 'custom_call_target="jax_cocktail'
-_FEWEST_CALLS = 5
+MOST_CALLS = 100_000
 _SEEN = ("operand", "result", "workspace")  # memories that are not those of one unit
 
 
@@ -100,7 +100,9 @@ def measure(
         problem = f"DIFFERS by {errors[0]}; stock XLA by {errors[1]}"
     (near, far), predicted = _counted(function, operands, text, units, traffic)
     there = jax.device_put(operands)  # arrays of NumPy would be copied in every call
-    times = race([lambda: stock(*there), lambda: ours(*there)], seconds)
+    runs = [lambda: stock(*there), lambda: ours(*there)]
+    timed = interleaved_samples(runs, seconds=seconds, most=MOST_CALLS)
+    times = tuple(zip(timed.fastest, timed.medians, strict=True))
     mine = Module(text).cost.kernels
     return Row(
         pattern.name,
@@ -119,18 +121,6 @@ def _first(jitted: Any, operands: Sequence[Any]) -> tuple[Any, Any, float]:
     compiled = jitted.lower(*operands).compile()
     results = jax.block_until_ready(compiled(*operands))
     return compiled, results, time.perf_counter() - begin
-
-
-def race(runs: Sequence[Callable[[], Any]], seconds: float) -> list[tuple[float, float]]:
-    """The fastest and the median time of each, called in turn."""
-    found: list[list[float]] = [[] for _ in runs]
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(found[0]) < _FEWEST_CALLS:
-        for run, times in zip(runs, found, strict=True):
-            begin = time.perf_counter()
-            jax.block_until_ready(run())
-            times.append(time.perf_counter() - begin)
-    return [(min(times), statistics.median(times)) for times in found]
 
 
 def _on_h200(function: Function, operands: Any, moved: float) -> Side | None:

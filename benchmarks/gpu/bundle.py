@@ -15,10 +15,10 @@ from benchmarks.gpu.rows import ROWS
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.config import CACHED, NOW, Options
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.lowering import custom_call
+from jax_cocktail.lowering.choice.request import known_survey
+from jax_cocktail.lowering.choice.variants import building, prepare
+from jax_cocktail.lowering.edge import custom_call
 from jax_cocktail.lowering.state import Mark
-from jax_cocktail.lowering.survey import known_survey
-from jax_cocktail.lowering.variants import building, prepare
 from jax_cocktail.schedule.policy import shortlist
 
 CARDS = ("NVIDIA H100 80GB HBM3", "NVIDIA H200")  # by the names that jax and the driver give them

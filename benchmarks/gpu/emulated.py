@@ -9,8 +9,8 @@ import jax
 import jax_cocktail
 from benchmarks.gpu.rows import Row
 from jax_cocktail import compiler
-from jax_cocktail.models import largest_difference
 from jax_cocktail.runtime.cuda import micro_kernels as gpu_kernels
+from jax_cocktail_tools.models import largest_difference
 from tests.cpu.emulated import Emulation
 from tests.cpu.emulation import emulator
 from tests.cpu.micro_runs import small_runs

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from jax_cocktail.device.spec import DeviceSpec, from_json, to_json
-from jax_cocktail.lowering import gpu_call
+from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.lowering.edge import gpu_call
+from jax_cocktail.plain import from_plain, to_plain
 from jax_cocktail.runtime.cuda import card as gpu_card
 from jax_cocktail.runtime.cuda import measure as gpu_measure
-from jax_cocktail.runtime.rocm.driver import release_of
+from jax_cocktail.runtime.drivers import HIP
 
 ROCM = "rocm"
 UNMEASURED = "microbenchmarks are written for CUDA's driver; predictions take the figures of the table"
@@ -48,14 +50,14 @@ def description() -> tuple[dict[str, Any], str]:
 def keep_spec(work: Path) -> DeviceSpec:
     """The figures of the AMD card, which processes without jax's GPU read, too."""
     found = gpu_call.spec_of(platform=ROCM)
-    _path(work).write_text(to_json(found))
+    _path(work).write_text(json.dumps(to_plain(found), indent=1) + "\n")
     return found
 
 
 def spec(work: Path) -> DeviceSpec:
     """The figures of the card, measured ones if there are any. `work`: folder of the run."""
     if _path(work).exists():
-        return from_json(_path(work).read_text())
+        return from_plain(DeviceSpec, json.loads(_path(work).read_text()), "a device")
     facts = gpu_card.describe()
     return gpu_measure.kept(facts.name, facts.arch) or gpu_card.spec_of(facts)
 
@@ -69,7 +71,7 @@ def release(card: dict[str, Any]) -> str:
     """The driver of a card's description, with its release."""
     number = card["driver"]
     if card.get("platform", "cuda") == ROCM:
-        return release_of(number)
+        return HIP.release(number)
     return f"CUDA driver {number // 1000}.{number % 1000 // 10}"
 
 

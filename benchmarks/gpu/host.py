@@ -14,7 +14,7 @@ import jax_cocktail
 from benchmarks.gpu.peers import COMMAND_BUFFERS, Run, compiled
 from benchmarks.gpu.rows import ROWS
 from benchmarks.gpu.timing import interleaved
-from jax_cocktail.models import largest_difference
+from jax_cocktail_tools.models import largest_difference
 
 ROW = "attention/1"  # a short call: its kernel takes some tens of microseconds
 FORCED = {"force": "cocktail", "strict": True}

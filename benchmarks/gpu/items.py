@@ -24,11 +24,11 @@ from jax_cocktail.device import store as device_store
 from jax_cocktail.device.cards import DEFAULT, spec_for
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError
-from jax_cocktail.lowering import custom_call, gpu_call
-from jax_cocktail.models import largest_difference
+from jax_cocktail.lowering.edge import custom_call, gpu_call
 from jax_cocktail.runtime.cuda import card as gpu_card
 from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.runtime.cuda import micro as gpu_micro
+from jax_cocktail_tools.models import largest_difference
 
 CARD = "card"  # in the place of an architecture: the card that is here
 SPIN = "#define CK_SPIN_LIMIT (1 << 24)\n"  # a wait that never ends fails the launch, some seconds later
@@ -75,11 +75,13 @@ def _backend() -> dict[str, str]:
 
 
 def started(_: str, settings: Settings) -> dict[str, Any]:
-    """The backend of jax, and who handles our calls: a library, or Python, which is slower."""
+    """The backend of jax, and why nothing handles our calls, if so."""
     found = _backend()
     if found["backend"] == "gpu":
-        custom_call.register(gpu_call.CUDA)
-        found["handlers"] = "a library" if gpu_call.handler_binaries() else "Python"
+        try:
+            custom_call.register(gpu_call.CUDA)
+        except BuildError as error:
+            found["no_handlers"] = str(error)
     return found
 
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from jax_cocktail.cost.kernel import Choice, Crossing, Kernel, Node, Nodes, Parts, Repeat, Work
+from jax_cocktail.cost.kernel import Branch, Kernel, Node, Nodes, Parts, Repeat, Sync, Work
 from jax_cocktail.device.cards import card_like
-from jax_cocktail.device.spec import DeviceSpec, from_json
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import GENERATIONS, TEMPLATES, Templates
 from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.plain import from_plain
 
 Record = Mapping[str, Any]
 
@@ -128,7 +129,7 @@ def _plain_node(node: Node) -> list[Any]:
     if isinstance(node, Work):
         counts = {name: number for name, number in node.counts.items() if number}
         return ["work", counts, float(f"{node.seconds:.4g}")]
-    if isinstance(node, Crossing):
+    if isinstance(node, Sync):
         return ["crossing", node.words]
     if isinstance(node, Repeat):
         return ["repeat", _plain(node.body), node.trips, node.doubled]
@@ -143,10 +144,10 @@ def _nodes(plain: list[Any]) -> Nodes:
 
 def _node(kind: str, first: Any, *others: Any) -> Node:
     if kind == "choice":
-        return Choice(tuple(map(_nodes, first)), *others)
+        return Branch(tuple(map(_nodes, first)), *others)
     if kind in ("repeat", "parts"):
         return (Repeat if kind == "repeat" else Parts)(_nodes(first), *others)
-    return Crossing(first) if kind == "crossing" else Work(first, *others)
+    return Sync(first) if kind == "crossing" else Work(first, *others)
 
 
 # ---- planning ----------------------------------------------------------------------------------------------
@@ -159,11 +160,11 @@ def planned(record: Record) -> Kernels:
     from benchmarks.gpu.rows import ROWS
     from jax_cocktail.codegen.machines import machine_of
     from jax_cocktail.cost.kernel import kernel_of
-    from jax_cocktail.lowering.survey import survey
-    from jax_cocktail.lowering.variants import prepare
+    from jax_cocktail.lowering.choice.survey import survey
+    from jax_cocktail.lowering.choice.variants import prepare
 
     packed = record["sections"]["versions"]["all"].get("spec")  # that of the pack
-    spec = from_json(json.dumps(packed)) if packed else spec_of(record)
+    spec = from_plain(DeviceSpec, packed, "a device") if packed else spec_of(record)
     wanted: dict[str, list[str]] = {}
     for each in measured(record):
         wanted.setdefault(each.row, []).append(each.plan)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from benchmarks import programs
+from jax_cocktail_tools.models import programs
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 

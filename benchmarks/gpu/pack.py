@@ -28,9 +28,9 @@ from jax_cocktail.codegen.stamps import STAGES
 from jax_cocktail.compiler import Artifact, Emitted, build, emit
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError
-from jax_cocktail.lowering.capture import capture
-from jax_cocktail.lowering.survey import survey
-from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.lowering.choice.survey import survey
+from jax_cocktail.lowering.choice.variants import prepare
+from jax_cocktail.lowering.edge.capture import capture
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 from jax_cocktail.utask.exchange import anything_crosses
 from jax_cocktail.utask.ir import operators_in

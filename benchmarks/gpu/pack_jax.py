@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -15,8 +14,9 @@ from benchmarks.gpu.packed import ANSWERED, AUTO, MAIN, Pack
 from benchmarks.gpu.pool import Task
 from benchmarks.gpu.results import Results, is_good
 from benchmarks.gpu.run_pack import PackRun
-from jax_cocktail.device.spec import from_json
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.store import Measured, store_measured
+from jax_cocktail.plain import from_plain
 
 HOST = ("calls", "branch")
 
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace, work: Path, results: Results) -> bool:
 def plan_as_packed(check: Check, pack: Pack) -> None:
     """Lets jax's processes plan for the card as the pack was planned, unless the card has other units."""
     facts = check.results.known("versions", "all", "card") or {}
-    spec = replace(from_json(json.dumps(pack.facts["spec"])), name=facts["name"])
+    spec = replace(from_plain(DeviceSpec, pack.facts["spec"], "a device"), name=facts["name"])
     units = facts["attributes"]["units"]
     os.environ.update(check.environment())
     if spec.units != units:

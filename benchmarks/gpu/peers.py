@@ -15,8 +15,8 @@ import numpy as np
 
 import jax_cocktail
 from benchmarks.gpu.unroll import CannotUnroll, unrolled
-from jax_cocktail.lowering.stock_forms import MOST_NODES, worth_unrolling
-from jax_cocktail.lowering.stopwatch import CAPTURE, UNROLL
+from jax_cocktail.lowering.choice.stock_forms import MOST_NODES, worth_unrolling
+from jax_cocktail.lowering.run.stopwatch import CAPTURE, UNROLL
 
 Run = Callable[[], Any]
 Form = Callable[[str, Callable[..., Any], tuple[Any, ...]], Run]

@@ -15,9 +15,9 @@ from jax_cocktail.build.kernels import check_registers
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Artifact, Emitted, build
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.lowering.stock_forms import unrolled_seconds
-from jax_cocktail.lowering.survey import survey
-from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.lowering.choice.stock_forms import unrolled_seconds
+from jax_cocktail.lowering.choice.survey import survey
+from jax_cocktail.lowering.choice.variants import prepare
 
 
 @dataclass(frozen=True, slots=True)

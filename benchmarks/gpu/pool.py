@@ -93,7 +93,7 @@ def run(task: Task, deadline: float = float("inf")) -> Record:
         output = ended(process) or ""
         words = f"stopped after {limit:.0f} s" + (", as no time was left" if limit < task.cap else "")
         kind = "error" if limit == task.cap else "skipped"
-        record = {**(_told(output) or {}), kind: words, "output": output[-TAIL:]}
+        record = {**(_last_record(output) or {}), kind: words, "output": output[-TAIL:]}
     except BaseException:
         _kill(process)
         raise
@@ -133,7 +133,7 @@ def _kill(process: subprocess.Popen[Any]) -> None:
 
 
 def _record(status: int, output: str) -> Record:
-    told = _told(output)
+    told = _last_record(output)
     if status == 0 and told is not None:
         return told
     last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "without a word")
@@ -141,7 +141,7 @@ def _record(status: int, output: str) -> Record:
     return {**(told or {}), "error": words, "output": output[-TAIL:]}
 
 
-def _told(output: str) -> Record | None:
+def _last_record(output: str) -> Record | None:
     """The last record that an item told; None if it told nothing."""
     for line in reversed(output.splitlines()):
         if line.startswith(MARK):

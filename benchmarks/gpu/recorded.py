@@ -16,7 +16,7 @@ from benchmarks.gpu.roofline import predict
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import FRESH, options
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.lowering import variants
+from jax_cocktail.lowering.choice import variants
 from jax_cocktail.utask.plan import LaunchPlan
 
 

@@ -17,7 +17,7 @@ STATES = {True: "agrees", False: "DIFFERS", None: "not judged: this machine make
 MOST_PLACES = 8  # that are listed of one reason
 PRECISIONS = ("highest", "default")
 Results = Mapping[str, Any]
-Limits = Callable[[str, DeviceSpec], float | None]
+LimitOf = Callable[[str, DeviceSpec], float | None]
 
 
 def text(results: Results) -> str:
@@ -134,7 +134,7 @@ def _verdict(sections: Mapping[str, Any], name: str) -> str:
     return ("agrees" if record["ok"] else "DIFFERS") + (f" ({worst:.1e})" if worst is not None else "")
 
 
-def _packed(sections: Mapping[str, Any], limit: Limits) -> Iterator[str]:
+def _packed(sections: Mapping[str, Any], limit: LimitOf) -> Iterator[str]:
     """The programs of a pack. A call also clears the workspace of those whose blocks wait for each other."""
     card = measured_card(sections)
     rows = [
@@ -154,7 +154,7 @@ def _packed(sections: Mapping[str, Any], limit: Limits) -> Iterator[str]:
         yield f"{name:60}" + "".join(f"{column:>13}" for column in columns) + f"  {STATES[record['ok']]}"
 
 
-def _kernels(sections: Mapping[str, Any], limit: Limits) -> Iterator[str]:
+def _kernels(sections: Mapping[str, Any], limit: LimitOf) -> Iterator[str]:
     rows = {n: r["kernel"] for n, r in sections.get("times", {}).items() if "seconds" in r.get("kernel", {})}
     if not rows:
         return
@@ -235,7 +235,7 @@ def _captured(sections: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {name:24}{held}, {same}{'' if record['ok'] else ': NOT RIGHT'}"
 
 
-def _predicted(sections: Mapping[str, Any], limit: Limits) -> Iterator[str]:
+def _predicted(sections: Mapping[str, Any], limit: LimitOf) -> Iterator[str]:
     """Figures that need no card; times are the model's."""
     plans, codes = sections.get("plan", {}), sections.get("code", {})
     rows = {key: {**plans.get(key, {}), **codes.get(key, {})} for key in {**plans, **codes}}

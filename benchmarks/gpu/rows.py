@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.loops import LOOPS
-from jax_cocktail.models import MODELS, RECURSIVE
+from jax_cocktail_tools.models import MODELS, RECURSIVE
 
 TF32_TOLERANCE = 1e-2  # of products of TF32
 OF_STOCK = 4.0  # a difference to float64 may be so many times that of stock XLA

@@ -23,7 +23,7 @@ from benchmarks.gpu import versions
 from benchmarks.gpu.packed import MAIN, Pack, Packed, Row, described, judged_right
 from benchmarks.gpu.pool import Stuck, python_path
 from benchmarks.gpu.results import NO_CARD, Record, Results, tell
-from benchmarks.gpu.serving import CannotStart, Inputs, Item, Limits, Worker
+from benchmarks.gpu.serving import CannotStart, Inputs, Item, TimeLimits, Worker
 from jax_cocktail.runtime.cuda.card import Facts
 from jax_cocktail.runtime.cuda.measure import judged
 
@@ -42,7 +42,7 @@ class PackRun:
     results: Results
     seconds: float
     only: Sequence[str] = ()
-    limits: Limits = Limits()
+    limits: TimeLimits = TimeLimits()
     again: bool = False
     _hung: dict[str, str] = field(default_factory=dict)  # the first program that hung, by crossing
 

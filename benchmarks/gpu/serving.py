@@ -31,7 +31,7 @@ class CannotStart(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TimeLimits:
     """Seconds. start: of a process until its first answer, which is tried `starts` times: a cold machine
     loads Python and the driver; item: of an item; hung: of an item after one that has hung; inputs: until
     the arguments of a row are there."""
@@ -55,7 +55,7 @@ class Worker:
     command: Sequence[str]
     environment: dict[str, str]
     log: Path
-    limits: Limits = Limits()
+    limits: TimeLimits = TimeLimits()
     deadline: float = math.inf  # of `time.monotonic`: no start is waited for any longer
     process: subprocess.Popen[bytes] | None = None
     _rest: bytes = b""

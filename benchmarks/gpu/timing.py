@@ -19,9 +19,9 @@ from benchmarks.gpu.peers import FORMS, Form, NoPeer, auto
 from benchmarks.gpu.pool import tell
 from benchmarks.gpu.recorded import Recording, recording
 from benchmarks.gpu.rows import Row
-from jax_cocktail.models import largest_difference
 from jax_cocktail.runtime.cuda import card as gpu_card
 from jax_cocktail.runtime.cuda import measure as gpu_measure
+from jax_cocktail_tools.models import largest_difference
 
 WARM = 3  # the first call runs plainly, the second captures
 TURN_SECONDS = 5e-3  # calls of one turn go out together, with one wait at the end

@@ -35,9 +35,9 @@ from benchmarks.gpu.packed import (
 from benchmarks.gpu.pool import end_with_parent
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 from jax_cocktail.runtime.cuda.card import Card, CudaError
-from jax_cocktail.timeline import table
 from jax_cocktail.timeline.rings import begin_of, read
 from jax_cocktail.utask.plan import LaunchPlan
+from jax_cocktail_tools.timeline import table
 
 SMALL = 1e-3  # of the rounds of a figure, for packs of small sizes
 TURNS, FEW_TURNS = 20, 2  # calls of each program on two streams; of small sizes

@@ -10,9 +10,9 @@ import jax
 
 from benchmarks.census.measure import FORMS, TRIPS
 from benchmarks.census.patterns import PATTERNS, Pattern, in_loop
-from benchmarks.programs import PROGRAMS
-from jax_cocktail.lowering.variants import Prepared, prepare
-from jax_cocktail.models import MODELS
+from jax_cocktail.lowering.choice.variants import Prepared, prepare
+from jax_cocktail_tools.models import MODELS
+from jax_cocktail_tools.models.programs import PROGRAMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def _cases() -> Iterator[Case]:
     for pattern in PATTERNS.values():
         yield from (_pattern(pattern, form) for form in FORMS)
     for name, program in PROGRAMS.items():
-        yield Case(name, program)
+        yield Case(name, program.make)
     for model in MODELS.values():
         for batch in model.batches:
             yield Case(f"{model.name}/{batch}", lambda model=model, batch=batch: model.make(batch))

@@ -9,11 +9,11 @@ from itertools import combinations
 from benchmarks.kendall import Pair, share, tau
 from benchmarks.rank.cases import CASES
 from benchmarks.rank.record import Record, Row, distinct
+from benchmarks.rank.sol import our_limit, stock_limit
 from jax_cocktail.cost.price import our_price, stock_price
-from jax_cocktail.cost.sol import our_limit, stock_limit
-from jax_cocktail.lowering.decisions import STOCK
-from jax_cocktail.lowering.variants import Prepared, emitted
-from jax_cocktail.schedule.unit_count import know_units
+from jax_cocktail.lowering.choice.decisions import STOCK
+from jax_cocktail.lowering.choice.variants import Prepared, emitted
+from jax_cocktail.schedule.unit_count import fix_unit_count
 
 MODELS = "SOL", "projected"
 ALIKE = 1.1  # choices whose measured times differ by a smaller factor are not ranked: that is noise
@@ -54,7 +54,7 @@ def entries(record: Record) -> Iterator[Entry]:
 
 
 def _row(row: Row, prepared: Prepared, cores: int) -> Iterator[Entry]:
-    machine, programs = prepared.machine, [know_units(p, 1) for p in prepared.programs]
+    machine, programs = prepared.machine, [fix_unit_count(p, 1) for p in prepared.programs]
     stock = (
         sum(stock_limit(p, cores) for p in programs),
         sum(stock_price(p, cores, machine).seconds for p in programs),

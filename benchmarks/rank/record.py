@@ -11,17 +11,19 @@ from pathlib import Path
 
 import jax
 
-from benchmarks.census.measure import race
+from benchmarks.census.measure import MOST_CALLS
 from benchmarks.rank.cases import Case
 from jax_cocktail.config import Options
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.lowering import custom_call
-from jax_cocktail.lowering.decisions import Plan, cores
+from jax_cocktail.lowering.choice.decisions import Plan, cores
+from jax_cocktail.lowering.choice.variants import Prepared, building, emitted, rewritten
+from jax_cocktail.lowering.edge import custom_call
+from jax_cocktail.lowering.run.stopwatch import runner
 from jax_cocktail.lowering.state import Mark
-from jax_cocktail.lowering.stopwatch import runner
-from jax_cocktail.lowering.variants import Prepared, building, emitted, rewritten
 from jax_cocktail.schedule.policy import candidates
 from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail_tools.commands.machine import this_machine
+from jax_cocktail_tools.models.measure import interleaved_samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def read(path: Path) -> Record:
 def new(rows: Iterable[Row]) -> Record:
     """A record of this machine."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return Record(today, cpu(), cores(), jax.__version__, tuple(rows))
+    return Record(today, this_machine().processor, cores(), jax.__version__, tuple(rows))
 
 
 def merged(before: Record | None, now: Record) -> Record:
@@ -78,12 +80,6 @@ def merged(before: Record | None, now: Record) -> Record:
     return replace(now, rows=tuple(rows.values()))
 
 
-def cpu() -> str:
-    """The model of the processor, as the kernel calls it."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
-
-
 def measure(case: Case, seconds: float) -> Row:
     """Times stock XLA and every candidate with a program of its own, in turn, for so long together."""
     prepared, closed, arguments = case.prepared()
@@ -94,8 +90,8 @@ def measure(case: Case, seconds: float) -> Row:
     with building(prepared, tuple(plans.values()), mark):
         runs = [runner(closed, arguments)]
     runs += [runner(rewritten(prepared, plan, mark).jaxpr, arguments) for plan in plans.values()]
-    (stock, _), *ours = race(runs, seconds)
-    return Row(case.name, stock, dict(zip(plans, (best for best, _ in ours), strict=True)))
+    stock, *ours = interleaved_samples(runs, seconds=seconds, most=MOST_CALLS).fastest
+    return Row(case.name, stock, dict(zip(plans, ours, strict=True)))
 
 
 def distinct(prepared: Prepared, units: int) -> Iterator[tuple[str, Candidate]]:

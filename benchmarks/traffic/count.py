@@ -26,10 +26,10 @@ import numpy.typing as npt
 
 from jax_cocktail.build.host import PROGRAM_FLAGS, build_runtime, host_toolchain
 from jax_cocktail.build.job import program_folders
+from jax_cocktail.codegen.traffic import Moved, Traffic
 from jax_cocktail.compiler import Emitted
-from jax_cocktail.cost.traffic import Moved, Traffic
 from jax_cocktail.device.host import SERVER
-from jax_cocktail.utask.interpreter.common import numpy_dtype
+from jax_cocktail.utask.arrays import numpy_dtype
 
 Array = npt.NDArray[np.generic]
 COUNTER, COUNTED = (Path(__file__).with_name(name) for name in ("counter.cc", "counted.h"))

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from jax_cocktail.lowering.capture import capture
-from jax_cocktail.models import MODELS, RECURSIVE
+from jax_cocktail.lowering.edge.capture import capture
 from jax_cocktail.primitives import translate
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.ir import UProgram
+from jax_cocktail_tools.models import MODELS, RECURSIVE
 from tests.golden.programs import DIVIDED, PROGRAMS
 from tests.null.programs import arguments
 

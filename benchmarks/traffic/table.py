@@ -10,10 +10,10 @@ from functools import partial
 
 from benchmarks.traffic.count import count
 from benchmarks.traffic.programs import Case
+from jax_cocktail.codegen.traffic import Moved, Traffic, traffic
 from jax_cocktail.compiler import emit
-from jax_cocktail.cost.traffic import Moved, Traffic, traffic
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import Region
+from tests.oracle.interpreter.run import run
 
 MEMORIES = ("operand", "result", "workspace", "own")
 # One set of vectors for all processors, and what the text asks for: higher levels keep parts of small arrays

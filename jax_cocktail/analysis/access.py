@@ -69,11 +69,11 @@ class _Reader:
     def _handed(self, values: Iterable[Value], stand_ins: Iterable[Value]) -> bool:
         return all(self._own(v, self.axes.get(s)) for v, s in zip(values, stand_ins, strict=False))
 
-    def _region(self, region: Region, stands_for: Iterable[Value]) -> bool:
-        """`stands_for`: the values that the results become."""
+    def _region(self, region: Region, stand_ins: Iterable[Value]) -> bool:
+        """`stand_ins`: the values that the results become."""
         if not self.recipes and self.value not in _free(region):  # nothing in it reads any part
             return True
-        return self._handed(region.results, stands_for) and all(map(self.fits, region.body))
+        return self._handed(region.results, stand_ins) and all(map(self.fits, region.body))
 
 
 @once

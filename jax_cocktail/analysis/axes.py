@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from jax_cocktail.utask.ir import UOperator, once
+from jax_cocktail.utask.maps import Position, axis_groups, positions
 from jax_cocktail.utask.operators import KINDS, OperatorKind
 from jax_cocktail.utask.types import Shape
 
@@ -116,56 +117,37 @@ def _pad(operator: UOperator) -> Iterator[Tie]:
     return _same_axes(operator, kept, whole=1)
 
 
-def _slice(operator: UOperator) -> Iterator[Tie]:
-    config = zip(operator.inputs[0].type.shape, _shape(operator), strict=True)
-    return _same_axes(operator, [d for d, (whole, n) in enumerate(config) if whole == n])
+def _where_equal(operand: int, whole: int) -> Ties:
+    """Axes along which an operand is as long as the result; all operands from `whole` on are read whole.
 
+    An axis that is taken or written whole starts at 0, whatever its start operand is.
+    """
 
-def _dynamic_slice(operator: UOperator) -> Iterator[Tie]:
-    """An axis that is taken whole starts at 0, whatever its start operand is."""
-    config = zip(operator.inputs[0].type.shape, _shape(operator), strict=True)
-    kept = [d for d, (whole, n) in enumerate(config) if whole == n]
-    return _same_axes(operator, kept, whole=len(operator.inputs) - 1)
+    def ties(operator: UOperator) -> Iterator[Tie]:
+        sizes = zip(operator.inputs[operand].type.shape, _shape(operator), strict=True)
+        kept = [d for d, (n, m) in enumerate(sizes) if n == m]
+        return _same_axes(operator, kept, whole=len(operator.inputs) - whole)
 
-
-def _dynamic_update_slice(operator: UOperator) -> Iterator[Tie]:
-    config = zip(operator.inputs[1].type.shape, _shape(operator), strict=True)
-    kept = [d for d, (n, whole) in enumerate(config) if whole == n]
-    return _same_axes(operator, kept, whole=len(operator.inputs) - 2)
+    return ties
 
 
 # -- operators that move axes --------------------------------------------------------------------------------
-def _broadcast(operator: UOperator) -> Iterator[Tie]:
-    """A result axis that the operand lacks, or that repeats one element, needs the whole operand."""
-    source = {}
-    for d, target in enumerate(operator.ints("dimensions")):
-        if operator.inputs[0].type.shape[d] == _shape(operator)[target]:
-            source[target] = d
+def _moved(operator: UOperator) -> Iterator[Tie]:
+    """Axes of the operand that the result has whole. A result axis along which one element repeats needs the
+    whole operand."""
+    places = positions(operator)
+    read = {p.axis: d for d, p in enumerate(places)}
     for d, n in enumerate(_shape(operator)):
-        yield Tie((d,), (source.get(d),), n)
-
-
-def _transpose(operator: UOperator) -> Iterator[Tie]:
-    for d, source in enumerate(operator.ints("permutation")):
-        yield Tie((d,), (source,), _shape(operator)[d])
+        source = read.get(d)
+        if source is None or (places[source] == Position(d) and operator.inputs[0].type.shape[source] == n):
+            yield Tie((d,), (source,), n)
 
 
 def _reshape(operator: UOperator) -> Iterator[Tie]:
-    """Axes form groups of equal size on both sides. Only the major axes of a group are tied: a part of a
-    major axis is the same run of elements on both sides."""
+    """Only the major axes of a group are tied: a part of one is the same run of elements on both sides."""
     source, target = operator.inputs[0].type.shape, _shape(operator)
-    ins = [d for d, n in enumerate(source) if n != 1]
-    outs = [d for d, n in enumerate(target) if n != 1]
-    i = j = 0
-    while i < len(ins) and j < len(outs):
-        yield Tie((outs[j],), (ins[i],), gcd(source[ins[i]], target[outs[j]]))
-        left, right = source[ins[i]], target[outs[j]]
-        i, j = i + 1, j + 1
-        while left != right:
-            if left < right:
-                left, i = left * source[ins[i]], i + 1
-            else:
-                right, j = right * target[outs[j]], j + 1
+    for (major, *_), (out, *_) in axis_groups(source, target):
+        yield Tie((out,), (major,), gcd(source[major], target[out]))
 
 
 def _gather(operator: UOperator) -> Iterator[Tie]:
@@ -260,13 +242,10 @@ def _triangular_solve(operator: UOperator) -> Iterator[Tie]:
 
 
 OWN: dict[str, Ties] = {
-    "broadcast": _broadcast,
     "reshape": _reshape,
-    "transpose": _transpose,
-    "slice": _slice,
     "pad": _pad,
-    "dynamic_slice": _dynamic_slice,
-    "dynamic_update_slice": _dynamic_update_slice,
+    "dynamic_slice": _where_equal(0, whole=1),
+    "dynamic_update_slice": _where_equal(1, whole=2),
     "gather": _gather,
     "scatter": _scatter,
     "dot": _dot,
@@ -286,8 +265,8 @@ def _named(kind: OperatorKind) -> Ties:
     """The rule that the table names."""
     if kind.ties == "own":
         return OWN[kind.name]
-    if kind.ties == "windows":
-        return _windows
+    if kind.ties in ("map", "windows"):
+        return _moved if kind.ties == "map" else _windows
     form, _, attribute = kind.ties.rpartition(" ")
     return {"": _alike, "alike but": _except(attribute), "reduced": _reduced(attribute)}[form]
 

@@ -13,10 +13,10 @@ from math import gcd
 
 from jax_cocktail.analysis.axes import consumed, made_whole, rule
 from jax_cocktail.utask.ir import (
-    BranchUTask,
-    LoopUTask,
     Statement,
+    StitchedUTask,
     UOperator,
+    alternatives,
     defined_in,
     once,
     reads,
@@ -138,20 +138,12 @@ class _Union:
                 self._statement(inner)
         if isinstance(statement, UOperator):
             self._operator(statement)
-        elif isinstance(statement, LoopUTask):
-            tested = statement.carried if statement.condition is None else statement.condition.parameters
-            body = statement.body.results
-            for carry in zip(
-                statement.carried, statement.initial, tested, body, statement.outputs, strict=True
-            ):
-                self.tie_values(carry)
-        elif isinstance(statement, BranchUTask):
-            for k, output in enumerate(statement.outputs):
-                self.tie_values((output, *(region.results[k] for region in statement.branches)))
-        else:  # a group has no rule: it reads whole and makes whole
+        elif isinstance(statement, StitchedUTask):  # it has no rule: it reads whole and makes whole
             for value in (*reads(statement), *statement.outputs):
                 for axis in range(value.type.rank):
                     self._cross(statement, value, axis, value in statement.outputs)
+        for values in alternatives(statement):
+            self.tie_values(values)
 
     def _operator(self, operator: UOperator) -> None:
         ties, crossed = _axes_of(operator)

@@ -36,7 +36,7 @@ class Contraction:
 
     @property
     def turned(self) -> Contraction:
-        """The same for the transposes: the operands change places, and so do rows and columns."""
+        """The contraction of the transposes: the operands change places, and so do rows and columns."""
         batch, rows, columns, depth = (
             Axis(axis.size, (axis.strides[1], axis.strides[0], axis.strides[2]))
             for axis in (self.batch, self.rows, self.columns, self.depth)
@@ -61,7 +61,7 @@ def contraction(operator: UOperator, strides: tuple[Strides, Strides, Strides]) 
     inner_batch, outer = _split(batch)
     m, outer_rows = _split(rows)
     depths = _collapse(contracted) or [NONE]
-    if len(depths) > 1:  # only `schedule.order_factors` divides the axis
+    if len(depths) > 1:  # only `schedule.products` divides the axis
         n, depth, outer_columns = _ordered(columns, contracted, operator.inputs[1].type.dtype)
     else:
         depth, (n, outer_columns) = depths[0], _split(columns)

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from jax_cocktail.analysis.axes import consumed, made_whole, rule
 from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.utask.ir import (
-    BranchUTask,
     LoopUTask,
     Region,
     Statement,
     UOperator,
     UProgram,
+    alternatives,
     operators_in,
     regions_of,
     walk,
@@ -36,7 +36,7 @@ def axes_of_loops(program: UProgram, least: int) -> dict[Axis, int]:
     """The axes along which loops go, and their lengths of at least `least`. Those that belong to them may be
     a little longer or shorter."""
     union, along = _Union(), set[Axis]()
-    constants = set(scalar_constants(operators_in(program.entry)).values())
+    constants = set(scalar_constants(program.entry).values())
     union.region(program.entry)
     for loop in walk(program.entry):
         if isinstance(loop, LoopUTask):
@@ -90,14 +90,8 @@ class _Union:
             self.region(region)
         if isinstance(statement, UOperator):
             self._operator(statement)
-        elif isinstance(statement, LoopUTask):
-            condition = statement.carried if statement.condition is None else statement.condition.parameters
-            sides = statement.initial, statement.carried, condition, statement.body.results, statement.outputs
-            for carry in zip(*sides, strict=True):
-                self.tie_values(carry)
-        elif isinstance(statement, BranchUTask):
-            for k, output in enumerate(statement.outputs):
-                self.tie_values((output, *(region.results[k] for region in statement.branches)))
+        for values in alternatives(statement):
+            self.tie_values(values)
 
     def _operator(self, operator: UOperator) -> None:
         for tie in rule(operator).ties:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jax_cocktail.analysis.axes import rule
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -24,19 +25,20 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     free_values,
+    integer_of,
     once,
+    operators_in,
 )
 from jax_cocktail.utask.operators import BARRIERS, RESHAPES, VIEWS
 from jax_cocktail.utask.printer import print_statement
-from jax_cocktail.utask.types import INTEGERS, ITEM_SIZE, UNSIGNED, Shape, Value
+from jax_cocktail.utask.types import INTEGERS, ITEM_SIZE, Shape, Value
 
-Block = tuple[int, int]  # (axis, tile)
-Runs = tuple["Run", ...]
+AxisTile = tuple[int, int]  # (axis, tile)
+AxisRanges = tuple["AxisRange", ...]
 Constants = Mapping[Value, int]
 
 _NONE: Constants = {}
 _KEEPS_SCALAR = RESHAPES | {"convert"}
-_FOLLOWED = VIEWS - {"reverse"}  # a part of a reversed axis is another part of the array
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,9 +53,9 @@ class Digit:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Run:
+class AxisRange:
     """A range of an axis: a part whose digit is k touches the `size` positions from ``begin + k * size`` on.
-    Only the run of a part that is alone begins elsewhere than at 0."""
+    Only the range of a part that is alone begins elsewhere than at 0."""
 
     axis: int
     size: int
@@ -69,16 +71,11 @@ class Run:
 _NO_DIGIT = Digit(1, 0), 0
 
 
-def scalar_constants(operators: Iterable[UOperator]) -> dict[Value, int]:
-    """The one-element integer constants among `operators`: possible factors of an index."""
-    found: dict[Value, int] = {}
-    for operator in operators:
-        if operator.kind != "constant":
-            continue
-        type_, data = operator.output.type, operator.data
-        if type_.is_scalar and type_.dtype in INTEGERS:
-            found[operator.output] = int.from_bytes(data, "little", signed=type_.dtype not in UNSIGNED)
-    return found
+@once
+def scalar_constants(region: Region) -> Constants:
+    """The one-element integer constants in a region, at any depth: possible factors of an index."""
+    constants = (operator for operator in operators_in(region) if operator.kind == "constant")
+    return {o.output: number for o in constants if (number := integer_of(o)) is not None}
 
 
 def parallel_fault(loop: LoopUTask, constants: Constants = _NONE) -> str:
@@ -86,7 +83,7 @@ def parallel_fault(loop: LoopUTask, constants: Constants = _NONE) -> str:
     return _analysed(loop, constants).fault()
 
 
-def own_slices(loop: LoopUTask, constants: Constants = _NONE) -> dict[int, Block]:
+def own_slices(loop: LoopUTask, constants: Constants = _NONE) -> dict[int, AxisTile]:
     """For the position of each carried array, the block along one axis that a trip writes. Arrays without
     elements, arrays that no trip touches, and arrays written in blocks of two axes are missing."""
     tiles = tile_access(loop, constants)
@@ -94,20 +91,20 @@ def own_slices(loop: LoopUTask, constants: Constants = _NONE) -> dict[int, Block
     return {position: block for position, block in blocks if block is not None}
 
 
-def tile_access(loop: LoopUTask, constants: Constants = _NONE) -> dict[Value, Block | None]:
+def tile_access(loop: LoopUTask, constants: Constants = _NONE) -> dict[Value, AxisTile | None]:
     """For every outside array, the own block along one axis that the body touches; None for any other access.
     Keys are those of `block_access`."""
     return {v: _along_one(runs) for v, runs in block_access(loop, constants).items()}
 
 
-def block_access(loop: LoopUTask, constants: Constants = _NONE) -> dict[Value, Runs | None]:
+def block_access(loop: LoopUTask, constants: Constants = _NONE) -> dict[Value, AxisRanges | None]:
     """For every outside array, the own block that the body touches; None for any other access.
 
     Keys are the arrays that the body uses or carries (as `initial` and as `outputs`); an array of which it
     touches no element is missing.
     """
     walker = _analysed(loop, constants)
-    found: dict[Value, Runs | None] = {}
+    found: dict[Value, AxisRanges | None] = {}
 
     def note(value: Value, shown: Value) -> None:
         if shown in walker.touched:
@@ -122,18 +119,18 @@ def block_access(loop: LoopUTask, constants: Constants = _NONE) -> dict[Value, R
     return found
 
 
-def _along_one(runs: Runs | None) -> Block | None:
+def _along_one(runs: AxisRanges | None) -> AxisTile | None:
     alone = runs is not None and len(runs) == 1 and not runs[0].begin
     return (runs[0].axis, runs[0].size) if runs is not None and alone else None
 
 
-def _telling(runs: Iterable[Run], trips: int) -> Runs | None:
+def _telling(runs: Iterable[AxisRange], trips: int) -> AxisRanges | None:
     """The fewest of a part's runs that together distinguish it from all other parts; None if none do."""
     ordered = sorted(runs)
     alone = next((run for run in ordered if run.digit.every == 1 and run.digit.count >= trips), None)
     if alone is not None:
         return (alone,)
-    found: list[Run] = []
+    found: list[AxisRange] = []
     known = 1  # the digits found so far distinguish i from j if i % known != j % known
     while known < trips:
         run = next((r for r in ordered if r.digit.every == known and r.digit.count > 1), None)
@@ -187,7 +184,7 @@ class _Walker:
         self.quotients: dict[Value, tuple[Digit, int]] = {}  # scalars equal to a digit over an int
         self.ends: dict[Digit, int] = {}  # the digits are less where a branch on a quotient is walked
         self.seen: dict[Value, _Seen] = {}
-        self.touched: dict[Value, set[Run]] = {}
+        self.touched: dict[Value, set[AxisRange]] = {}
         self.faults: dict[Value, tuple[str, Statement | str]] = {}
         self.where: Statement | str = "its results"
         self.has_barrier = False
@@ -217,7 +214,7 @@ class _Walker:
                 return f"a trip of a parallel loop {what} more than its own slice of {value}"
         return ""
 
-    def block(self, value: Value) -> Runs | None:
+    def block(self, value: Value) -> AxisRanges | None:
         """The own block that contains all touches of an array, if there is one."""
         runs = self.touched.get(value)
         return _telling(runs, self.trips) if runs else None
@@ -256,15 +253,15 @@ class _Walker:
             self._refuse(origin.array, what)
         return True
 
-    def _run(self, axis: int, start: Value | int, size: int, whole: int) -> Run | None:
+    def _run(self, axis: int, start: Value | int, size: int, whole: int) -> AxisRange | None:
         """The run of a slice along one axis."""
         constant = self.constants.get(start) if isinstance(start, Value) else start
         if constant is not None and self.trips == 1 and size < whole:
-            return Run(axis, size, Digit(1, 1), min(max(constant, 0), whole - size))
+            return AxisRange(axis, size, Digit(1, 1), min(max(constant, 0), whole - size))
         digit, step = _NO_DIGIT if isinstance(start, int) else self.digits.get(start, _NO_DIGIT)
         last = self.ends.get(digit, digit.count) - 1
         inside = size <= step and step * max(last, 0) + size <= whole
-        return Run(axis, step, digit) if inside else None
+        return AxisRange(axis, step, digit) if inside else None
 
     # -- statements --------------------------------------------------------------------------------------
     def _body(self, region: Region) -> None:
@@ -285,13 +282,14 @@ class _Walker:
 
     def _operator(self, operator: UOperator) -> None:
         self.has_barrier |= operator.kind in BARRIERS
-        if operator.kind == "constant":
-            self.constants.update(scalar_constants((operator,)))
+        number = integer_of(operator)
+        if number is not None:
+            self.constants[operator.output] = number
         elif len(operator.outputs) == 1 and operator.output.type.is_scalar:
             self._scalar(operator)
         if operator.kind == "dynamic_update_slice":
             self._update(operator)
-        elif operator.kind in _FOLLOWED and operator.inputs[0] in self.seen:
+        elif operator.kind in VIEWS and operator.inputs[0] in self.seen:
             self._view(operator)
         else:
             for value in operator.inputs:
@@ -367,8 +365,7 @@ class _Walker:
         return origin is not None and origin.whole and origin.array in self.carried
 
     def _nested_loop(self, loop: LoopUTask) -> None:
-        conditions = loop.condition.parameters if loop.condition is not None else loop.carried
-        for initial, carried, tested in zip(loop.initial, loop.carried, conditions, strict=True):
+        for initial, carried, tested in zip(loop.initial, loop.carried, loop.tested, strict=True):
             if self._carries(initial):
                 self.seen[carried] = self.seen[tested] = self.seen[initial]
             else:
@@ -417,23 +414,9 @@ def _greatest(dtype: str) -> int:
 def _kept_axes(operator: UOperator) -> list[int | None]:
     """For each result axis of a view, the operand axis that it covers whole, or None."""
     source, result = operator.inputs[0].type.shape, operator.output.type.shape
-    if operator.kind == "transpose":
-        return [*operator.ints("permutation")]
-    if operator.facts.partial:
-        return [d if n == m else None for d, (n, m) in enumerate(zip(source, result, strict=True))]
     kept: list[int | None] = [None] * len(result)
-    if operator.kind == "broadcast":
-        for d, axis in enumerate(operator.ints("dimensions")):
-            kept[axis] = d if source[d] == result[axis] else None
-        return kept
-    old = [d for d, n in enumerate(source) if n != 1]
-    new = [d for d, n in enumerate(result) if n != 1]
-    for a, b in zip(old, new, strict=False):  # axes before the first that is split or merged
-        if source[a] != result[b]:
-            break
-        kept[b] = a
-    for a, b in zip(old[::-1], new[::-1], strict=False):  # and after the last
-        if source[a] != result[b]:
-            break
-        kept[b] = a
+    for tie in rule(operator).ties:
+        (axis,), origin = tie.outputs, tie.inputs[0]
+        if origin is not None and source[origin] == result[axis] == tie.parts:
+            kept[axis] = origin
     return kept

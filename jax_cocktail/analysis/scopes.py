@@ -4,7 +4,8 @@ The scopes are those of the machine: L0 a lane (a GPU thread), L1 a unit (a thre
 thread), L2 the device (all units). A statement's scope is not chosen but follows from the
 program, because placement has become structure: work divided over units is a parallel loop. Constraint 1 of
 the paper: the scope of a control flow is never below that of its body, or some lanes or units would wait at a
-barrier that the others never reach. The verifier checks it after every pass.
+barrier that the others never reach. Scopes of loops and branches follow from their bodies, so only a barrier
+in a parallel loop could break it, whose trips each run on one unit: see `analysis.parallel`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     is_parallel,
-    operators_of,
     regions_of,
-    walk,
 )
 from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.rewrite import Inside, fold
@@ -54,22 +53,6 @@ def scope_of(statement: Statement) -> Scope:
 def program_scope(program: UProgram) -> Scope:
     """The scope of a uProgram: `DEVICE` if its units share work, else one unit (or lane) runs it."""
     return _highest(map(scope_of, program.entry.body))
-
-
-def scope_fault(program: UProgram) -> tuple[Statement | None, str]:
-    """A statement that breaks constraint 1, and the message; (None, "") if there is none.
-
-    Scopes of loops and branches follow from their bodies, so only one fault is possible: a barrier in a
-    parallel loop, whose trips each run on one unit.
-    """
-    loops = (s for s in walk(program.entry) if is_parallel(s))
-    for statement in (s for loop in loops for s in walk(loop.body)):
-        if any(operator.kind in BARRIERS for operator in operators_of(statement)):
-            return statement, (
-                "a barrier in a parallel loop: one unit runs each of its trips, and units have unequal"
-                " numbers of trips; constraint 1 wants a control flow at the scope of its body"
-            )
-    return None, ""
 
 
 def _highest(scopes: Iterable[Scope]) -> Scope:

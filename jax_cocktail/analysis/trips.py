@@ -25,7 +25,9 @@ def side_by_side(loop: LoopUTask, constants: Mapping[Value, int]) -> LoopUTask |
     return None if parallel_fault(found, constants) else found
 
 
-def goes_by_trips(loop: LoopUTask, units: int, constants: Mapping[Value, int] = _NONE) -> LoopUTask | None:
+def loop_with_unknown_trips(
+    loop: LoopUTask, units: int, constants: Mapping[Value, int] = _NONE
+) -> LoopUTask | None:
     """The loop with its trips as parts, if that is best for any body: there are enough trips, and a while
     loop in them makes their times unknown before the run. If the work were divided instead, units would wait
     for each other in every trip of the while loop."""

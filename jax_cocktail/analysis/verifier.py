@@ -1,7 +1,8 @@
 """Whole-program rules of the uTask IR: scoping, single definition, types of every operator, regions, groups.
 
-The verifier runs after every pass; a fault is always a fault of the pass that made the program. The legal
-contents of a program depend on its form: see `LEGAL`.
+The verifier runs before the first pass and after the last one, under test after every pass; a fault is always
+a fault of a pass, under test of the one that made the program. The legal contents of a program depend on its
+form: see `LEGAL`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 from jax_cocktail.analysis.parallel import parallel_fault, scalar_constants
-from jax_cocktail.analysis.scopes import scope_fault
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.utask.guard import asks_for
 from jax_cocktail.utask.infer.infer import fault
@@ -80,7 +80,6 @@ class _Verifier:
         self._made: set[int] = set()  # values with one definition, anywhere in the program
         self._recomputed: dict[int, UOperator] = {}  # values that members of groups define
         self._operators: dict[int, UOperator] = {}
-        self._constants: dict[Value, int] = {}
         self._visible: set[int] = set()  # at the current statement
         self._where: Statement | None = None
 
@@ -96,11 +95,7 @@ class _Verifier:
             _sound_forms(program.entry).add(self._form)
 
     def _check_entry(self) -> None:
-        program = self._program
-        self._region(program.entry)
-        self._where, message = scope_fault(program)
-        if message:
-            self._fail(message)
+        self._region(self._program.entry)
         for id_, member in self._recomputed.items():
             origin = self._operators.get(id_, member)
             if origin != member or (id_ in self._made and id_ not in self._operators):
@@ -189,8 +184,6 @@ class _Verifier:
             self._operator(statement)
             for value in statement.outputs:
                 self._operators[value.id] = statement
-            if statement.kind == "constant":
-                self._constants |= scalar_constants((statement,))
         elif isinstance(statement, LoopUTask):
             self._loop(statement)
         elif isinstance(statement, BranchUTask):
@@ -225,7 +218,7 @@ class _Verifier:
                 self._fail(f"stops by carry {loop.stops_by}, which its condition does not ask for")
         self._region(loop.body)
         if loop.parallel:
-            message = parallel_fault(loop, self._constants)
+            message = parallel_fault(loop, scalar_constants(self._program.entry))
             if message:
                 self._where = loop
                 self._fail(message)
@@ -250,8 +243,6 @@ class _Verifier:
         for id_, member in made.items():
             if id_ in outputs:
                 self._operators[id_] = member
-                if member.kind == "constant":
-                    self._constants |= scalar_constants((member,))
             elif self._recomputed.setdefault(id_, member) != member:
                 self._fail(f"%{id_} is recomputed by another operator than its own")
 

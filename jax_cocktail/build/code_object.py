@@ -49,8 +49,8 @@ def _count(said: Mapping[str, object], key: str) -> int:
 
 
 def resources(binary: bytes) -> Resources:
-    """What the notes say of each kernel, by the names of LLVM's guide to AMDGPU ("Code Object Metadata").
-    Raises ValueError if this is no code object."""
+    """The facts that the notes hold of each kernel, by the names of LLVM's guide to AMDGPU ("Code Object
+    Metadata"). Raises ValueError if this is no code object."""
     try:
         found = {}
         for metadata in _metadata(code_of(binary)):

@@ -49,7 +49,7 @@ _stopped: weakref.WeakSet[Any] = weakref.WeakSet()  # owners
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program ended. `status`: its exit status, or minus the number of the signal that killed it;
+    """The end of a program. `status`: its exit status, or minus the number of the signal that killed it;
     `late`: it was stopped because it took too long."""
 
     status: int
@@ -178,7 +178,7 @@ def refuse() -> None:
 
 @contextmanager
 def low_priority() -> Iterator[None]:
-    """What this thread starts in the block leaves the cores to others."""
+    """Lets the programs that this thread starts in the block leave the cores to others."""
     before, _local.low = _local.low, True
     try:
         yield
@@ -188,7 +188,7 @@ def low_priority() -> Iterator[None]:
 
 @contextmanager
 def owned_by(owner: object) -> Iterator[None]:
-    """What this thread starts in the block ends with `stop` of this owner."""
+    """Lets the programs that this thread starts in the block end with `stop` of this owner."""
     before, _local.owner = _local.owner, owner
     try:
         yield

@@ -12,15 +12,14 @@ import functools
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from jax_cocktail.build import ptx
 from jax_cocktail.build.command import answer, settings_of
 from jax_cocktail.build.job import (
-    NO_MEMORY,
     Facts,
     Job,
     Language,
@@ -34,6 +33,9 @@ from jax_cocktail.build.kernels import (
     DeviceToolchain,
     KernelFacts,
     kernels_of,
+    programs_named,
+    remedy_for,
+    runtime_compiler,
     stored,
     unknown_arch,
 )
@@ -145,12 +147,7 @@ def _host_compiler(path: str, chosen: str) -> tuple[tuple[str, ...], str]:
 
 def _nvcc_programs(path: str, homes: list[Path], wheels: tuple[str, ...]) -> Iterator[str]:
     """All installed nvcc programs, in order of preference."""
-    on_path = shutil.which("nvcc", path=path)
-    if on_path:
-        yield on_path
-    for folder in (*homes, *_toolkits(wheels, "cuda_nvcc")):
-        if os.access(folder / "bin" / "nvcc", os.X_OK):
-            yield str(folder / "bin" / "nvcc")
+    return programs_named("nvcc", path, (*homes, *_toolkits(wheels, "cuda_nvcc")))
 
 
 def _nvrtc_libraries(homes: list[Path], wheels: tuple[str, ...]) -> Iterator[str]:
@@ -183,14 +180,7 @@ def _nvcc(
     return DeviceToolchain((program, *host_arguments), version, "", kind="nvcc", arches=known)
 
 
-def _nvrtc(library: str) -> DeviceToolchain | None:
-    """The toolchain of an NVRTC library; None if it cannot be loaded."""
-    script = str(Path(__file__).with_name("nvrtc.py"))
-    command = (sys.executable, "-I", "-S", script, library)
-    said = answer([*command, "--version"]).splitlines() if sys.executable else []
-    if len(said) != 2:
-        return None
-    return DeviceToolchain(command, said[0], "", kind="nvrtc", arches=tuple(said[1].split()))
+_nvrtc = partial(runtime_compiler, "nvrtc", "cuda")
 
 
 # ---- building ----------------------------------------------------------------------------------------------
@@ -215,7 +205,7 @@ def job(source: str, toolchain: DeviceToolchain, arch: str, options: tuple[str, 
 
 
 def has_threads(toolchain: DeviceToolchain) -> bool:
-    """Whether the compiler's ptxas can use several threads."""
+    """True if the compiler's ptxas can use several threads."""
     major = toolchain.release.partition(".")[0]
     return major.isdecimal() and int(major) >= _FIRST_WITH_THREADS
 
@@ -225,21 +215,15 @@ def _parts(source: str) -> int:
     return 2 if len(source) >= PART_BYTES and _ENTRIES.search(source) else 1
 
 
-def _remedy(log: str) -> str:
-    """The advice for a compiler failure with this log."""
-    table = {
-        r"unsupported (GNU|clang) version": "set NVCC_CCBIN to an older g++, or CUDA_HOME to a newer CUDA",
-        r"(gcc|g\+\+|cc1plus)\W+(No such file|not found)": "apt install g++, or set NVCC_CCBIN",
-        r"(cuda_runtime|crt/|nv/target).*No such file|cicc\W+not found|ptxas\W+not found": _INSTALL,
-        r"[Uu]nsupported gpu architecture|invalid value for --gpu-architecture": "another gpu_arch",
-        r"BUILTIN_OPERATION|libnvrtc-builtins": "pip install --upgrade nvidia-cuda-nvrtc",
-        NO_MEMORY: "a smaller program, or a machine with more memory (compilers may take half)",
-        r"stopped after": "fewer operators in one loop (the text of the program is too long)",
-    }
-    for pattern, remedy in table.items():
-        if re.search(pattern, log):
-            return remedy
-    return "another CUDA compiler with CUDA_HOME or PATH, and report this with the compiler's log"
+_REMEDIES = {
+    r"unsupported (GNU|clang) version": "set NVCC_CCBIN to an older g++, or CUDA_HOME to a newer CUDA",
+    r"(gcc|g\+\+|cc1plus)\W+(No such file|not found)": "apt install g++, or set NVCC_CCBIN",
+    r"(cuda_runtime|crt/|nv/target).*No such file|cicc\W+not found|ptxas\W+not found": _INSTALL,
+    r"[Uu]nsupported gpu architecture|invalid value for --gpu-architecture": "another gpu_arch",
+    r"BUILTIN_OPERATION|libnvrtc-builtins": "pip install --upgrade nvidia-cuda-nvrtc",
+}
+_OTHERWISE = "another CUDA compiler with CUDA_HOME or PATH, and report this with the compiler's log"
+_remedy = partial(remedy_for, _REMEDIES, _OTHERWISE)
 
 
 def _inspect(path: Path, log: str) -> Facts:

@@ -1,4 +1,4 @@
-"""What a compiler makes of ``-march=native``, by its own answer: the processor features that it may use,
+"""The meaning of ``-march=native`` by the compiler's own answer: the processor features that it may use,
 which a program tells to the runtime, and the processor for which it chooses instructions."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def tuning_argument(toolchain: Toolchain) -> tuple[str, ...]:
 
 
 def _chooses(flag: str) -> bool:
-    """Whether a flag may choose processor features."""
+    """True if a flag may choose processor features."""
     return flag.startswith("-m")
 
 

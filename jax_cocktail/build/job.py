@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import errno
 import functools
-import hashlib
 import importlib.util
 import logging
 import os
@@ -13,7 +12,6 @@ import shlex
 import shutil
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,7 +24,10 @@ import filelock
 from jax_cocktail import cache
 from jax_cocktail.build import command, stuck
 from jax_cocktail.build.workers import MOST, Workers
-from jax_cocktail.errors import BuildError, CocktailWarning
+from jax_cocktail.errors import BuildError
+from jax_cocktail.memory import MEMORY
+from jax_cocktail.portable import digest_of
+from jax_cocktail.warning import warn
 
 _LOG = logging.getLogger("jax_cocktail")
 _CACHE_FORMAT = "4"
@@ -140,17 +141,7 @@ def make_job(
     parts += [*toolchain.command, toolchain.version, toolchain.processor]
     for header in headers:
         parts += [header.name, header.read_bytes()]
-    return Job(source, (*flags, *includes), last, toolchain, language, _key(parts))
-
-
-def _key(parts: Sequence[str | bytes]) -> str:
-    """The SHA-256 of length-prefixed parts."""
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()
+    return Job(source, (*flags, *includes), last, toolchain, language, digest_of(parts))
 
 
 # ---- sources and programs on this machine ------------------------------------------------------------------
@@ -192,10 +183,6 @@ def package_folders(name: str) -> tuple[str, ...]:
 
 # ---- the cache ---------------------------------------------------------------------------------------------
 
-# By cache folder and the name of a job or compiler: when it failed, and the arguments of its error.
-_failures: dict[tuple[str, str], tuple[float, str, str, str]] = {}
-
-
 def obtain(job: Job, limit_bytes: int) -> Built:
     """The result of a job: from the cache, else compiled into it. If the cache is unusable, it uses a private
     folder and warns.
@@ -206,7 +193,7 @@ def obtain(job: Job, limit_bytes: int) -> Built:
     """
     start, folder = time.perf_counter(), str(cache.cache_dir())
     names = [(folder, job.key), (folder, stuck.name_of(job.toolchain.command))]
-    for since, *known in [_failures[name] for name in names if name in _failures]:
+    for since, *known in [MEMORY.failures[name] for name in names if name in MEMORY.failures]:
         if start - since < stuck.RETRY_SECONDS:
             raise BuildError(*known)
     try:
@@ -214,15 +201,10 @@ def obtain(job: Job, limit_bytes: int) -> Built:
     except BuildError as error:
         if time.perf_counter() - start > _LONG_SECONDS:
             concerned = names if _fails(job) else names[:1]
-            _failures.update(dict.fromkeys(concerned, (start, error.reason, error.remedy, error.log)))
+            failure = start, error.reason, error.remedy, error.log
+            MEMORY.failures.update(dict.fromkeys(concerned, failure))
         raise
     return replace(found, seconds=time.perf_counter() - start)
-
-
-def forget_failures() -> None:
-    """Lets all that failed or took too long be tried again."""
-    _failures.clear()
-    stuck.forget()
 
 
 def _obtain(job: Job, limit_bytes: int) -> Built:
@@ -238,17 +220,14 @@ def _obtain(job: Job, limit_bytes: int) -> Built:
                 "free some disk space, or set TMPDIR and JAX_COCKTAIL_CACHE_DIR to writable folders",
             ) from error
         if not isinstance(problem, FileNotFoundError):  # another process removes the cache meanwhile
-            warnings.warn(
-                f"the cache of compiled programs is not used: {_reason(problem)}; every process compiles its"
-                " programs again; set JAX_COCKTAIL_CACHE_DIR to a usable folder",
-                CocktailWarning,
-                stacklevel=1,  # one place, so that it is told once
-            )
+            text = f"the cache of compiled programs is not used: {_reason(problem)}"
+            advice = "every process compiles its programs again; set JAX_COCKTAIL_CACHE_DIR to another folder"
+            warn((text, ""), f"{text}; {advice}")
         return found
 
 
 def _reason(problem: Exception) -> str:
-    """What went wrong, without the name of a temporary folder: equal problems are told once."""
+    """The problem without the name of a temporary folder, so that equal ones are told once."""
     return getattr(problem, "strerror", None) or str(problem)
 
 
@@ -429,7 +408,7 @@ def _run_one(job: Job, folder: Path, words: Sequence[str]) -> command.Ended:
 
 
 def _on_nothing(job: Job) -> command.Ended:
-    """How the compiler ends on an empty text. If it does not, it is no use for other programs either."""
+    """The compiler's end on an empty text. If it does not end, it is no use for other programs either."""
     arguments = (*job.arguments, *job.language.part, "-o", cache.BINARY, job.language.file)
     words = (*job.toolchain.command, *arguments)
     with tempfile.TemporaryDirectory(prefix="jax_cocktail-") as folder:
@@ -442,7 +421,7 @@ def _on_nothing(job: Job) -> command.Ended:
 
 
 def _fails(job: Job) -> bool:
-    """Whether the compiler fails on an empty text as well, so that other programs need not wait for it."""
+    """True if the compiler fails on an empty text as well, so that other programs need not wait for it."""
     if stuck.remembered(stuck.name_of(job.toolchain.command)):
         return True
     try:

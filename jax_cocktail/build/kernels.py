@@ -1,12 +1,17 @@
-"""What compilers for GPUs have in common: the compiler, the compiled program, and what its kernels take."""
+"""The common part of compilers for GPUs: the compiler, the compiled program, and what its kernels take."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Mapping
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
-from jax_cocktail.build.job import Facts, Job, Toolchain
+from jax_cocktail.build.command import answer
+from jax_cocktail.build.job import NO_MEMORY, Facts, Job, Toolchain
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError
 
@@ -30,7 +35,7 @@ class DeviceToolchain(Toolchain):
         return self.version.splitlines()[0]
 
     def knows(self, arch: str) -> bool:
-        """Whether it compiles for an architecture such as "sm_90" or "gfx90a"; the suffix of "sm_90a" is
+        """True if it compiles for an architecture such as "sm_90" or "gfx90a"; the suffix of "sm_90a" is
         ignored."""
         plain = arch.rstrip("af") if arch.startswith("sm_") else arch
         return not self.arches or plain in self.arches
@@ -53,6 +58,16 @@ class Compilers:
     find: Callable[[str], DeviceToolchain]
     job: Callable[[str, DeviceToolchain, str, tuple[str, ...]], Job]
     install: str
+
+
+def runtime_compiler(kind: str, platform: str, library: str) -> DeviceToolchain | None:
+    """The toolchain of a library with NVRTC or HIPRTC; None if it cannot be loaded."""
+    command = (sys.executable, "-I", "-S", str(Path(__file__).with_name("rtc.py")), library)
+    said = answer([*command, "--version"]).splitlines() if sys.executable else []
+    if not said:
+        return None
+    arches = tuple(" ".join(said[1:]).split())
+    return DeviceToolchain(command, said[0], "", kind=kind, arches=arches, platform=platform)
 
 
 def unknown_arch(arch: str, toolchain: DeviceToolchain, install: str) -> BuildError:
@@ -115,12 +130,34 @@ class DeviceBuilt:
         return {name: facts.spill_bytes for name, facts in self.kernels.items() if facts.spill_bytes}
 
 
+# ---- compilers ---------------------------------------------------------------------------------------------
+_OF_ALL = {
+    NO_MEMORY: "a smaller program, or a machine with more memory (compilers may take half)",
+    r"stopped after": "fewer operators in one loop (the text of the program is too long)",
+}
+
+
+def programs_named(name: str, path: str, folders: Iterable[Path]) -> Iterator[str]:
+    """All installed programs of this name, that on `path` first."""
+    on_path = shutil.which(name, path=path)
+    if on_path:
+        yield on_path
+    programs = (folder / "bin" / name for folder in folders)
+    yield from (str(program) for program in programs if os.access(program, os.X_OK))
+
+
+def remedy_for(remedies: Mapping[str, str], otherwise: str, log: str) -> str:
+    """The advice for a compiler failure with this log. `remedies`: by patterns; `otherwise`: without any."""
+    found = (remedy for pattern, remedy in {**remedies, **_OF_ALL}.items() if re.search(pattern, log))
+    return next(found, otherwise)
+
+
 # ---- registers ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterCheck:
-    """Whether every kernel can be launched, and whether one spills. `remark`: both, as text."""
+    """The verdict on launching every kernel, and on spills. `remark`: both, as text."""
 
     launches: bool
     spills: bool

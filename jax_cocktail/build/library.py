@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from jax_cocktail.errors import BuildError
+
 
 def open_library(path: str | Path) -> ctypes.CDLL:
     """Loads a shared object, or, if its folder does not allow that, a copy in TMPDIR or in memory. Raises
@@ -26,6 +28,18 @@ def open_library(path: str | Path) -> ctypes.CDLL:
         except OSError:
             continue
     raise problem
+
+
+def provided(what: str, binary: bytes, build: Callable[[], str]) -> tuple[ctypes.CDLL, bytes]:
+    """Loads a library of handlers, and returns its file too. `what`: its name in messages; `binary`: the file
+    if there is one, else b"" and `build` makes it. Raises BuildError."""
+    try:
+        return (open_binary(binary), binary) if binary else open_built(build)
+    except OSError as error:
+        raise BuildError(
+            f"{what} cannot be loaded ({error})",
+            "empty the cache with jax_cocktail.clear_cache(), or choose another compiler with CXX",
+        ) from error
 
 
 def open_built(build: Callable[[], str]) -> tuple[ctypes.CDLL, bytes]:
@@ -73,8 +87,8 @@ def _in_memory(path: str | Path) -> Iterator[str]:
 
 
 def problem_with(path: Path, symbols: Sequence[str]) -> str:
-    """Why a new shared object cannot be used, or "". It is loaded and unloaded again, so that damage to the
-    file cannot affect this process later. `symbols`: what it must define."""
+    """The reason why a new shared object cannot be used, or "". It is loaded and unloaded again, so that
+    damage to the file cannot affect this process later. `symbols`: what it must define."""
     if not _is_complete(path):
         return "it is not a complete shared object"
     try:
@@ -87,7 +101,7 @@ def problem_with(path: Path, symbols: Sequence[str]) -> str:
 
 
 def _is_complete(path: Path) -> bool:
-    """Whether the file is in ELF format and as long as its segments say. Loading a shorter one kills this
+    """True if the file is in ELF format and as long as its segments say. Loading a shorter one kills this
     process."""
     data = path.read_bytes()
     try:

@@ -11,17 +11,15 @@ import ctypes.util
 import functools
 import os
 import re
-import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from jax_cocktail.build.code_object import facts_of
 from jax_cocktail.build.command import answer, settings_of
 from jax_cocktail.build.job import (
-    NO_MEMORY,
     Facts,
     Job,
     Language,
@@ -29,7 +27,16 @@ from jax_cocktail.build.job import (
     program_folders,
     program_headers,
 )
-from jax_cocktail.build.kernels import Compilers, DeviceToolchain, kernels_of, stored, unknown_arch
+from jax_cocktail.build.kernels import (
+    Compilers,
+    DeviceToolchain,
+    kernels_of,
+    programs_named,
+    remedy_for,
+    runtime_compiler,
+    stored,
+    unknown_arch,
+)
 from jax_cocktail.build.zig import zig
 from jax_cocktail.cache import cache_dir
 from jax_cocktail.errors import BuildError
@@ -99,21 +106,11 @@ def _candidates(
     """The compilers that run, in order of preference; each is asked when its turn comes."""
     homes = [*(Path(folder) for folder in (home, other_home) if folder), _USUAL]
     candidates = chain(
-        (_hipcc(program, settings) for program in _hipcc_programs(path, homes)),
+        (_hipcc(program, settings) for program in programs_named("hipcc", path, homes)),
         map(_hiprtc, _hiprtc_libraries(homes)),
         (make() for make in (_freestanding,)),
     )
     return filter(None, candidates)
-
-
-def _hipcc_programs(path: str, homes: list[Path]) -> Iterator[str]:
-    """All installed hipcc programs, in order of preference."""
-    on_path = shutil.which("hipcc", path=path)
-    if on_path:
-        yield on_path
-    for folder in homes:
-        if os.access(folder / "bin" / "hipcc", os.X_OK):
-            yield str(folder / "bin" / "hipcc")
 
 
 def _hiprtc_libraries(homes: list[Path]) -> Iterator[str]:
@@ -143,7 +140,7 @@ def _hipcc(program: str, settings: tuple[str, ...] = ()) -> DeviceToolchain | No
 
 
 def _identity(library: Path) -> tuple[str, ...]:
-    """What tells one device library from another one of the same release."""
+    """The mark that tells one device library from another one of the same release."""
     found = [(path, path.stat()) for path in library.glob("ocml.bc")]
     return tuple(f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in found)
 
@@ -154,15 +151,7 @@ def _arches(library: Path) -> tuple[str, ...]:
     return tuple(sorted(f"gfx{name}" for name in names))
 
 
-def _hiprtc(library: str) -> DeviceToolchain | None:
-    """The toolchain of a library with HIPRTC; None if it cannot be loaded."""
-    script = str(Path(__file__).with_name("hiprtc.py"))
-    command = (sys.executable, "-I", "-S", script, library)
-    said = answer([*command, "--version"]).splitlines() if sys.executable else []
-    if not said:
-        return None
-    arches = tuple(said[1].split()) if len(said) > 1 else ()
-    return DeviceToolchain(command, said[0], "", kind="hiprtc", arches=arches, platform="rocm")
+_hiprtc = partial(runtime_compiler, "hiprtc", "rocm")
 
 
 def _freestanding() -> DeviceToolchain | None:
@@ -206,23 +195,17 @@ def _assembling(toolchain: DeviceToolchain, arch: str) -> tuple[tuple[str, ...],
     return assemble, (toolchain.command[0], "ld.lld", "-shared", "--no-undefined")
 
 
-def _remedy(log: str) -> str:
-    """The advice for a compiler failure with this log."""
-    table = {
-        r"\bnvcc\b": "this hipcc calls nvcc: set ROCM_PATH to a ROCm for AMD's cards, or PATH",
-        r"undefined (hidden )?symbol: _*ocml": f"functions of float64 are ROCm's: {_INSTALL}",
-        r"cannot find (ROCm|HIP)": f"apt install rocm-device-libs, or {_INSTALL}",
-        r"clang\S*\W+(No such file|not found)": _INSTALL,
-        r"invalid target ID|[Uu]nsupported \w+ gpu architecture|(unknown target|not a recognized) \w+": (
-            f"a newer compiler: {_INSTALL}; or another gpu_arch"
-        ),
-        NO_MEMORY: "a smaller program, or a machine with more memory (compilers may take half)",
-        r"stopped after": "fewer operators in one loop (the text of the program is too long)",
-    }
-    for pattern, remedy in table.items():
-        if re.search(pattern, log):
-            return remedy
-    return "another ROCm with ROCM_PATH or PATH, and report this with the compiler's log"
+_REMEDIES = {
+    r"\bnvcc\b": "this hipcc calls nvcc: set ROCM_PATH to a ROCm for AMD's cards, or PATH",
+    r"undefined (hidden )?symbol: _*ocml": f"functions of float64 are ROCm's: {_INSTALL}",
+    r"cannot find (ROCm|HIP)": f"apt install rocm-device-libs, or {_INSTALL}",
+    r"clang\S*\W+(No such file|not found)": _INSTALL,
+    r"invalid target ID|[Uu]nsupported \w+ gpu architecture|(unknown target|not a recognized) \w+": (
+        f"a newer compiler: {_INSTALL}; or another gpu_arch"
+    ),
+}
+_OTHERWISE = "another ROCm with ROCM_PATH or PATH, and report this with the compiler's log"
+_remedy = partial(remedy_for, _REMEDIES, _OTHERWISE)
 
 
 def _inspect(path: Path, log: str) -> Facts:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from jax_cocktail import cache
+from jax_cocktail.memory import MEMORY
 
 RETRY_SECONDS = 600.0  # then it is tried again: the machine may only have been busy
 _FOLDER = "stuck"
-_until: dict[str, float] = {}  # of this process, whose cache may be unusable
 
 
 def name_of(words: Sequence[str]) -> str:
@@ -21,21 +21,15 @@ def name_of(words: Sequence[str]) -> str:
 
 def remember(name: str) -> None:
     """Notes that the command or job with this name took too long."""
-    _until[name] = time.time() + RETRY_SECONDS
+    MEMORY.stuck[name] = until = time.time() + RETRY_SECONDS
     with suppress(OSError):
-        cache.write_record(_FOLDER, name, {"until": _until[name]})
+        cache.write_record(_FOLDER, name, {"until": until})
 
 
 def remembered(name: str) -> bool:
     """True if it took too long a short time ago."""
-    until = _until.get(name, 0.0)
+    until = MEMORY.stuck.get(name, 0.0)
     record = cache.read_record(_FOLDER, name)
     if isinstance(record, dict) and isinstance(record.get("until"), float):
         until = max(until, record["until"])
     return 0 < until - time.time() <= RETRY_SECONDS
-
-
-def forget() -> None:
-    """Forgets everything."""
-    _until.clear()
-    cache.clear_records(_FOLDER)

@@ -77,10 +77,10 @@ def finish(futures: Collection[Future[Any]], name: str, go_on: Callable[[], None
     `name`: of what is being compiled; `go_on` is called now and then, and ends the wait with an exception.
     """
 
-    def told() -> str:
+    def progress_text() -> str:
         return f"compiling {name}, {sum(f.done() for f in futures)} of {len(futures)} programs ready"
 
-    with progress.line(told if not command.is_low() else lambda: "") as tell:
+    with progress.line(progress_text if not command.is_low() else lambda: "") as tell:
         while wait(futures, progress.EVERY_SECONDS).not_done:
             go_on()
             tell()

@@ -63,9 +63,9 @@ class ArrayView:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What a product keeps in registers. `text`: the arguments of `CkDotHeld`; `together`: the results of all
-    products that one call makes."""
+class HeldMatrix:
+    """The part of a product that stays in registers. `text`: the arguments of `CkDotHeld`; `together`: the
+    results of all products that one call makes."""
 
     name: Name
     text: str
@@ -89,7 +89,7 @@ class Context:
     part_depth: int = 0  # parallel loops around the statement at hand
     loop_depth: int = 0  # other loops around it
     in_part: bool = False  # it is in a function of its own for the parts of a parallel loop
-    held: dict[Value, Kept] = field(default_factory=dict)  # see `codegen.held`
+    held: dict[Value, HeldMatrix] = field(default_factory=dict)  # see `codegen.held`
     held_bytes: int = 0
     places: bool = False  # comments say where statements come from
     stamps: StampTable | None = None  # of a traced program
@@ -110,7 +110,7 @@ class Context:
         return self.machine.block
 
     def about(self, name: Name) -> Outer:
-        """What a name stands for that a function takes as a parameter."""
+        """The meaning of a name that a function takes as a parameter."""
         if isinstance(name, SizeName):
             return Outer(self.size_type(name))
         return self.names.get(name) or Outer(self.indices[name])
@@ -139,7 +139,7 @@ class Context:
         self.writer.set(self.register(value), result)
 
     def set_rounded(self, value: Value, result: Expression) -> None:
-        """The same for a wider result: it is rounded, so that a register holds what memory would hold."""
+        """Stores a wider result, rounded, so that a register holds what memory would hold."""
         self.set(value, up(down(result, value.type.dtype), value.type.dtype))
 
     def literal(self, data: bytes, dtype: str) -> Expression:
@@ -205,7 +205,7 @@ class Context:
         return outer is not None and outer.where == where
 
     def offset(self, slot: Slot) -> int:
-        """Where a buffer is in its space: a launch parameter if arrays of many lengths lie side by side."""
+        """A buffer's offset in its space: a launch parameter if arrays of many lengths lie side by side."""
         return parameter(slot.index, slot.space) if slot.space in self.sized_spaces else slot.index
 
     def _memory(self, space: str, place: int) -> Expression:
@@ -321,7 +321,7 @@ class Context:
             self._trace("ck_stamp({}, unit, {});", number)
 
     def stamp_within(self, statement: Statement) -> None:
-        """The same inside a statement."""
+        """Writes the stamps inside a statement."""
         if self.stamps is not None and (number := self.stamps.within.get(id(statement))):
             self._trace("ck_stamp({}, unit, {});", number)
 

@@ -12,6 +12,8 @@ from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.kernel import Expression, Index, Spelled, spelled
 from jax_cocktail.codegen.text import STORAGE
 from jax_cocktail.codegen.writer import code, joined
+from jax_cocktail.cost.conv_plan import ConvPlan, conv_case, conv_plan
+from jax_cocktail.cost.dot_plan import DotPlan, dot_form, dot_plan, is_rounded
 from jax_cocktail.device.tuning import BLOCK, PROGRAM
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.layout import row_major
@@ -26,7 +28,7 @@ def _number(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Holdable:
     """A product that can keep a matrix in registers.
 
     Attributes:
@@ -42,7 +44,7 @@ class Held:
     bytes: int
 
 
-def holdable(context: Context, operator: UOperator, result: ArrayView | None = None) -> Held | None:
+def holdable(context: Context, operator: UOperator, result: ArrayView | None = None) -> Holdable | None:
     """None for a product of many rows and columns, or of several matrices, or too small to be worth it.
 
     `result`: the memory of the result; without it, a dense array.
@@ -66,9 +68,10 @@ def holdable(context: Context, operator: UOperator, result: ArrayView | None = N
     matrix = operator.inputs[0 if left else 1].type
     types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
     text = f"{types}, {', '.join(map(str, product.read))}"
-    return Held(left, few, text, padded * matrix.nbytes // matrix.size)
+    return Holdable(left, few, text, padded * matrix.nbytes // matrix.size)
 
 
+_Views = tuple[ArrayView, ArrayView, ArrayView]  # operands and result
 Made = tuple[UOperator, ArrayView]  # a product and the memory of its result
 
 
@@ -119,23 +122,22 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
             pointers = _pointers((a, b, o), product, indices)
             steps = zip(pointers, product.batch.strides, strict=True)
             arrays = [code("{}, {}", pointer, step) for pointer, step in steps]
-            rounding = _rounding(context, operator)
-            if slim and _are_aligned(context, lhs, rhs):
-                rounding = f"{rounding or ', CK_EXACT'}, true"
-            context.writer.add(_called(context, (a, b, o), product, arrays, rounding))
+            aligned = "true" if slim and _are_aligned(context, lhs, rhs) else ""
+            context.writer.add(_called(context, operator, (a, b, o), product, arrays, aligned))
             if outer:  # the next call uses the same scratch memory
                 context.fence()
 
 
 def _called(
     context: Context,
-    views: tuple[ArrayView, ArrayView, ArrayView],
+    operator: UOperator,
+    views: _Views,
     product: Contraction,
     arrays: Sequence[Expression],
-    rounding: str,
+    aligned: str,
 ) -> Spelled:
     """The call of the template. `arrays`: pointers to operands and result, each with its step in a batch;
-    `rounding`: the last arguments of the template."""
+    `aligned`: the argument of the template that says so, or none."""
     batch, numbers = product.batch.size, (*product.read, *product.written)
     if not context.target.has_threads and any(map(_is_run_time, numbers)):
         known, shape = _known(views, product, _class_of), joined(", ", [*map(spelled, numbers)])
@@ -147,9 +149,9 @@ def _called(
         if _is_run_time(rows):  # a block takes as many at a time as the text says, whatever their number
             together = next(n for n in BLOCK.rows_together if n <= rows)
             product = replace(product, rows=replace(product.rows, size=together))
-            known = _known(views, product) + rounding
+            known = _known(views, product) + _how(context, operator, views, product, aligned)
             return code("ck_dot_rows<{}>({}, {}, {});", known, rows, batch, joined(", ", arrays))
-    known = _known(views, product) + rounding
+    known = _known(views, product) + _how(context, operator, views, product, aligned)
     return code("ck_dot_fixed<{}>({}, {});", known, batch, joined(", ", arrays))
 
 
@@ -167,17 +169,42 @@ def _emit_sum(context: Context, operator: UOperator, o: ArrayView) -> None:
     with context.writer.nest([axis.size for axis in first.outer]) as indices:
         left, right, result = _pointers((a, b, o), first, indices)
         others = _pointers((c, d, o), second, indices)[:2]
-        known = f"{_known((a, b, o), first)}{_rounding(context, operator) or ', CK_EXACT'}"
+        step = str(second.rows.strides[0])
+        known = _known((a, b, o), first) + _how(context, operator, (a, b, o), first, step)
         arrays = joined(", ", (left, right, *others, result))
-        context.writer.line("ck_dot_sum<{}, {}>({});", known, second.rows.strides[0], arrays)
+        context.writer.line("ck_dot_sum<{}>({});", known, arrays)
         if first.outer:
             context.fence()
 
 
-def _pointers(
-    arrays: tuple[ArrayView, ArrayView, ArrayView], product: Contraction, indices: Sequence[Index]
-) -> list[Expression]:
-    """Where the operands and the result of a call begin, inside the loops over outer axes."""
+def _how(
+    context: Context, operator: UOperator, views: _Views, product: Contraction, last: str = ""
+) -> str:
+    """The arguments of a template for blocks of threads behind those of `_known`: the plan, the rounding and
+    the last one."""
+    if not context.target.has_threads:
+        return ""
+    a, b, o = (view.dtype for view in views)
+    form = dot_form(product, (a, b, o), is_rounded(operator), len(operator.inputs) // 2)
+    plan = dot_plan(form, context.block, context.plan.template_bytes)
+    rounding = "CK_TF32" if is_rounded(operator) else "CK_EXACT" if last else ""
+    return "".join(f", {text}" for text in (dot_text(plan), rounding, last) if text)
+
+
+def dot_text(plan: DotPlan) -> str:
+    """A plan as an argument of a template, see `gpu_src/cocktail_dot_plan.h`."""
+    p = plan
+    tiles = p.bm, p.bn, p.bk, p.tm, p.tn, p.slices, p.stages
+    text = {
+        "serial": "CkDotSerial",
+        "columns": f"CkDotColumns<{p.v}, {p.kv}, {p.lanes}, {p.parts}>",
+        "lanes": f"CkDotLanes<{p.v}, {p.lanes}, {p.columns}, {p.parts}>",
+    }.get(p.path) or f"CkDotTiles<CK_DOT_{p.path.upper()}, {', '.join(map(str, tiles))}>"
+    return f"CkDotTurned<{text}>" if p.turned else text
+
+
+def _pointers(arrays: _Views, product: Contraction, indices: Sequence[Index]) -> list[Expression]:
+    """The places where the operands and the result of a call begin, inside the loops over outer axes."""
     found: list[Expression] = []
     for side, array in enumerate(arrays):
         place = Index().along(indices, [axis.strides[side] for axis in product.outer])
@@ -232,16 +259,24 @@ def emit_conv(context: Context, operator: UOperator) -> None:
     a, b = context.array(x), context.array(w)
     with context.result(out) as o:
         types = f"{STORAGE[x.type.dtype]}, {STORAGE[out.type.dtype]}"
-        known = code("{}, {}{}", rank, name, _rounding(context, operator))
+        known = code("{}, {}", rank, name)
+        if context.target.has_threads:
+            plan = conv_plan(conv_case(operator), context.block, context.plan.template_bytes)
+            rounding = ", CK_TF32" if is_rounded(operator) else ""
+            known = code("{}, {}{}", known, conv_text(plan), rounding)
         call = "ck_conv_fixed<{}, {}>({}, {}, {});"
         context.writer.line(call, types, known, a.pointer, b.pointer, o.pointer)
 
 
-def _rounding(context: Context, operator: UOperator) -> str:
-    """The last argument of a template that may round its operands."""
-    dtypes = {v.type.dtype for v in (*operator.inputs, *operator.outputs)}
-    rounds = context.target.has_threads and operator.may_round and dtypes == {"float32"}
-    return ", CK_TF32" if rounds else ""
+def conv_text(plan: ConvPlan) -> str:
+    """A plan as an argument of a template, see `gpu_src/cocktail_conv_plan.h`."""
+    p = plan
+    if p.kind == "simple":
+        return "CkConvElements"
+    if p.kind == "few":
+        return f"CkConvBoxes<{p.depth}, {p.column_parts}, {p.height}, {p.width}>"
+    parts = p.depth, p.stages, p.slices, p.row_parts, p.column_parts, p.height, p.width
+    return f"CkConvTiles<CK_CONV_{p.kind.upper()}, {', '.join(map(str, parts))}>"
 
 
 def _braces(numbers: Sequence[int]) -> str:

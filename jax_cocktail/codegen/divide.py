@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from jax_cocktail.codegen.kernel import (
     LEFT,
     Assign,
-    Block,
+    Compound,
     Declaration,
     Expression,
     Loop,
@@ -85,7 +85,7 @@ class _Division:
 
     def _level(self, nodes: Sequence[Node], tied: Names) -> list[_Run]:
         """The statements of a block. `tied`: the local names of the blocks around it."""
-        flat = [node for node in nodes if not isinstance(node, Block | Loop)]
+        flat = [node for node in nodes if not isinstance(node, Compound | Loop)]
         local = frozenset(name for name in names_in(*flat) if _is_local(name))
         runs = list[_Run]()
         for node in nodes:
@@ -99,9 +99,9 @@ class _Division:
     def _run(self, node: Node, tied: Names) -> _Run:
         """One statement, divided inside. What a statement of the program became, in braces of its own or in
         the loop over its lanes, stays whole."""
-        if not isinstance(node, Block | Loop):
+        if not isinstance(node, Compound | Loop):
             return _Run((node,), 1, Counter(names_in(node)))
-        whole = node.head == "" if isinstance(node, Block) else not node.name.outer or node.pragma != ""
+        whole = node.head == "" if isinstance(node, Compound) else not node.name.outer or node.pragma != ""
         if whole:
             return _Run((node,), length(node), Counter(names_in(node)))
         inside = _joined(self._level(node.body, tied))
@@ -114,7 +114,7 @@ class _Division:
             return run
         sides = list[_Run]()
         for node in run.nodes:
-            assert isinstance(node, Block)
+            assert isinstance(node, Compound)
             inside = _Run(node.body, length(*node.body), Counter(names_in(*node.body)))
             if tied.isdisjoint(inside.uses):
                 inside = self._called(inside)
@@ -171,7 +171,7 @@ class _Piece:
         shared = {n for n in outer if uses[n] > run.uses[n] and not outer[n].address or _moves(outer[n])}
         shared |= {name for name in outer if isinstance(name, SizeName)}  # set once, at the start
         self._nodes = [_assigned(node, shared) for node in run.nodes]
-        blocks = (node for node in statements_in(*run.nodes) if isinstance(node, Block))
+        blocks = (node for node in statements_in(*run.nodes) if isinstance(node, Compound))
         self._template = next((block.template for block in blocks if block.template), "")
         self._about = outer
         declared, set_ = declared_in(self._nodes), _set_in(self._nodes)
@@ -201,7 +201,7 @@ class _Piece:
         if not copies:
             return called
         before = [Declaration(self._about[n].type, copy, n, const=False) for n, copy in copies.items()]
-        return Block("", (*before, called, *(Assign(name, copy) for name, copy in copies.items())))
+        return Compound("", (*before, called, *(Assign(name, copy) for name, copy in copies.items())))
 
 
 def _joined(runs: Sequence[_Run]) -> _Run:
@@ -222,7 +222,7 @@ def _is_local(name: Name) -> bool:
 
 def _continues(node: Node) -> bool:
     """True for the other side of the branch before it."""
-    return isinstance(node, Block) and _begins(node.head, "else")
+    return isinstance(node, Compound) and _begins(node.head, "else")
 
 
 def _ends_loop(node: Node) -> bool:

@@ -18,6 +18,7 @@ from jax_cocktail.codegen.context import Context
 from jax_cocktail.codegen.gpu import is_tiled
 from jax_cocktail.codegen.kernel import Declaration, Name, names_in
 from jax_cocktail.codegen.passes import divided
+from jax_cocktail.cost.footprint import written
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, is_a, operators_of
 from jax_cocktail.utask.layout import row_major
@@ -27,7 +28,7 @@ from jax_cocktail.utask.tensor_order import PACKED
 
 
 @dataclass(slots=True)
-class _Place:
+class _TextPlace:
     """A place in the text behind a block barrier, and what changes from there on: memory and registers.
 
     most: loads that may be done there.
@@ -44,7 +45,7 @@ class EarlyLoads:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._places = deque[_Place](maxlen=BLOCK.early_barriers)
+        self._places = deque[_TextPlace](maxlen=BLOCK.early_barriers)
 
     def after(self, statement: Statement) -> None:
         """Advances the loads of the statement that was emitted last, and notes what it changed."""
@@ -52,7 +53,7 @@ class EarlyLoads:
         if not straight or is_a(statement, *BARRIERS):  # then others write as well
             self._places.clear()
         if is_a(statement, "wait", "block_barrier"):
-            self._places.append(_Place(len(self._context.writer.nodes)))
+            self._places.append(_TextPlace(len(self._context.writer.nodes)))
         elif straight and self._places:
             if isinstance(statement, StitchedUTask) and self._is_brief(statement):
                 self._advance(statement)
@@ -61,9 +62,8 @@ class EarlyLoads:
     def _is_brief(self, group: StitchedUTask) -> bool:
         """True for element operators of which a thread computes at most one element."""
         closer = group.members[-1]
-        computed = closer.inputs[1] if closer.kind == "dynamic_update_slice" else closer.output
         elementwise = closer.kind != "reduce" and group.members[0].kind != "dot"
-        return elementwise and 1 < computed.type.size <= self._context.target.threads
+        return elementwise and 1 < written(closer).type.size <= self._context.target.threads
 
     def _note(self, statement: Statement) -> None:
         view = isinstance(statement, UOperator) and statement.is_element

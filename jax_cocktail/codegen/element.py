@@ -16,7 +16,8 @@ from jax_cocktail.codegen.text import COMPUTE, NARROW, STORAGE, literal
 from jax_cocktail.codegen.writer import Writer, call, clamped, code, down, joined, up, variable
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.layout import divided_axes
-from jax_cocktail.utask.operators import ELEMENTWISE, KINDS, NEEDS_WIDTH
+from jax_cocktail.utask.maps import positions
+from jax_cocktail.utask.operators import ELEMENTWISE, KINDS, MAPPED, NEEDS_WIDTH
 from jax_cocktail.utask.types import Shape, Value
 
 Indices = tuple[Index, ...]
@@ -164,10 +165,9 @@ def _iota(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     return w.temporary(dtype, code("{}({})", COMPUTE[dtype], position))
 
 
-def _broadcast(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
-    (x,) = m.inputs
-    picked = (indices[axis] for axis in m.ints("dimensions"))
-    return w.element(x, tuple(i if n != 1 else Index() for i, n in zip(picked, x.type.shape, strict=True)))
+def _moved(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
+    moved = (Index() if p.axis is None else indices[p.axis] * p.step + p.start for p in positions(m))
+    return w.element(m.inputs[0], tuple(moved))
 
 
 def _joined(indices: Indices, sizes: Shape, counts: Sequence[int]) -> Iterator[Index]:
@@ -198,26 +198,6 @@ def _reshape(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
         split.append(w.opaque(code("({}) % {}", rest_of, n)))
         rest_of = code("({}) / {}", rest_of, n)
     return w.element(x, tuple(reversed(split)))
-
-
-def _transpose(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
-    moved = [Index()] * len(indices)
-    for position, axis in enumerate(m.ints("permutation")):
-        moved[axis] = indices[position]
-    return w.element(m.inputs[0], tuple(moved))
-
-
-def _slice(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
-    starts, steps = m.ints("starts"), m.ints("strides")
-    moved = tuple(i * s + b for i, s, b in zip(indices, steps, starts, strict=True))
-    return w.element(m.inputs[0], moved)
-
-
-def _reverse(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
-    flipped = set(m.ints("dimensions"))
-    shape = m.output.type.shape
-    moved = tuple(i * -1 + (shape[d] - 1) if d in flipped else i for d, i in enumerate(indices))
-    return w.element(m.inputs[0], moved)
 
 
 def _pad(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
@@ -302,14 +282,11 @@ def _gather(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
 
 
 MOVEMENT: dict[str, Callable[[ElementWriter, UOperator, Indices], Expression]] = {
+    **dict.fromkeys(MAPPED, _moved),
     "constant": _constant,
     "empty": _empty,
     "iota": _iota,
-    "broadcast": _broadcast,
     "reshape": _reshape,
-    "transpose": _transpose,
-    "slice": _slice,
-    "reverse": _reverse,
     "pad": _pad,
     "concatenate": _concatenate,
     "dynamic_slice": _dynamic_slice,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from jax_cocktail.cost.unit_time import arithmetic
+from jax_cocktail.cost.work import rows
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
@@ -36,14 +35,7 @@ def _tile_bytes(operator: UOperator) -> int:
 
 def is_tiled(operator: UOperator) -> bool:
     """False for a product with few rows or columns, which streams its matrix and keeps no tiles."""
-    if operator.kind != "dot":
-        return operator.kind == "conv"
-    left, right = operator.inputs[:2]
-    batch = prod(left.type.shape[d] for d in operator.ints("lhs_batch"))
-    contracted = prod(left.type.shape[d] for d in operator.ints("lhs_contract"))
-    rows = left.type.size // max(batch * contracted, 1)
-    columns = right.type.size // max(batch * contracted, 1)
-    return min(rows, columns) > BLOCK.few_rows
+    return operator.kind == "conv" or operator.kind == "dot" and min(rows(operator)) > BLOCK.few_rows
 
 
 def launch_plan(

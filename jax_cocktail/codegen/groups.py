@@ -8,10 +8,10 @@ from jax_cocktail.codegen.lanes import (
     emit_concatenate,
     emit_lanes,
     emit_scalars,
-    iteration_shape,
     product_place,
 )
 from jax_cocktail.codegen.reduce_nest import emit_reductions
+from jax_cocktail.cost.footprint import written
 from jax_cocktail.utask.ir import StitchedUTask
 from jax_cocktail.utask.layout import core
 
@@ -24,7 +24,7 @@ def emit_group(context: Context, group: StitchedUTask) -> None:
         emit_reductions(context, group)
     elif closer.kind == "concatenate" and closer.output in group.outputs:
         emit_concatenate(context, group, closer)
-    elif not core(iteration_shape(group)):
+    elif not core(written(closer).type.shape):
         emit_scalars(context, group)
     else:
         emit_lanes(context, group)

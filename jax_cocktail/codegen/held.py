@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from jax_cocktail.codegen.context import Context, Kept
-from jax_cocktail.codegen.contraction import Held, Made, emit_held, holdable
+from jax_cocktail.codegen.context import Context, HeldMatrix
+from jax_cocktail.codegen.contraction import Holdable, Made, emit_held, holdable
 from jax_cocktail.codegen.gpu import is_tiled
 from jax_cocktail.codegen.kernel import Declaration, Name
 from jax_cocktail.codegen.lanes import product_place
@@ -50,7 +50,7 @@ def holding(context: Context, loop: LoopUTask) -> Iterator[None]:
 
 def _declare(context: Context, loop: LoopUTask) -> None:
     numbers = _Numbers(context, loop)
-    found = dict[Value, tuple[Held, int]]()  # results -> how, and the number of the matrix
+    found = dict[Value, tuple[Holdable, int]]()  # results -> how, and the number of the matrix
     for operator in operators_in(loop.body):
         if operator.kind != "dot" or operator.output in context.held:
             continue
@@ -76,7 +76,7 @@ def _declare(context: Context, loop: LoopUTask) -> None:
                 number = f", {sharing}" if sharing > 1 else ""
                 type_ = f"CkDotHeld<{product.text}{number}>"
                 context.writer.add(Declaration(type_, names[key], const=False))
-            context.held[output] = Kept(names[key], product.text, run)
+            context.held[output] = HeldMatrix(names[key], product.text, run)
 
 
 # -- products that one call makes ----------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def _product(statement: Statement) -> UOperator | None:
 
 
 def _runs(
-    context: Context, region: Region, held: Mapping[Value, Held]
+    context: Context, region: Region, held: Mapping[Value, Holdable]
 ) -> Iterator[tuple[tuple[Value, ...], int]]:
     """The results of products that one call makes: neighbours, at most with block barriers in between. And
     how many share the operand that is not kept: all of them, or each has its own."""
@@ -107,17 +107,17 @@ def _runs(
         yield _run(run, held)
 
 
-def _run(run: Sequence[Statement], held: Mapping[Value, Held]) -> tuple[tuple[Value, ...], int]:
+def _run(run: Sequence[Statement], held: Mapping[Value, Holdable]) -> tuple[tuple[Value, ...], int]:
     outputs = tuple(product.output for product in map(_product, run) if product is not None)
     return outputs, len(run) if len(_others(run, held)) == 1 else 1
 
 
-def _others(run: Sequence[Statement], held: Mapping[Value, Held]) -> set[Value]:
+def _others(run: Sequence[Statement], held: Mapping[Value, Holdable]) -> set[Value]:
     """The operands of products that are not kept."""
     return {p.inputs[1 if held[p.output].left else 0] for p in map(_product, run) if p is not None}
 
 
-def _go_together(context: Context, run: Sequence[Statement], held: Mapping[Value, Held]) -> bool:
+def _go_together(context: Context, run: Sequence[Statement], held: Mapping[Value, Holdable]) -> bool:
     """True if one call may make the products: they have one form, none reads what another one makes, and no
     result lies in the memory of an operand that other threads may still read."""
     forms = [held[product.output] for product in map(_product, run) if product is not None]

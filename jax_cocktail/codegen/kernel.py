@@ -207,7 +207,7 @@ class Comment(_Printed):
 
 
 @dataclass(frozen=True, slots=True)
-class Block(_Printed):
+class Compound(_Printed):
     """Statements in braces, under a head such as `if (...)`, or none. `template`: the kind of the operator
     whose template they call, if compilers take long for that."""
 
@@ -230,12 +230,12 @@ class Loop(_Printed):
     pragma: Expression = ""
 
 
-Node: TypeAlias = Declaration | Assign | Store | Barrier | Comment | Block | Loop | Spelled
+Node: TypeAlias = Declaration | Assign | Store | Barrier | Comment | Compound | Loop | Spelled
 Pieces: TypeAlias = tuple[str | Name, ...]
 Line = list[str | Name]
 COMMENT = "// "
 _PIECES = str, Name  # a tuple: `isinstance` is much faster with it than with a union
-_NESTS = Block, Loop
+_NESTS = Compound, Loop
 
 
 # -- the printer ---------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def _parts(node: Expression | Node) -> tuple[Expression, ...]:
             return (*guard, *stored, " = ", value, ";")
         case Comment(text):
             return (COMMENT, text)
-        case Block(head):
+        case Compound(head):
             return (head, " " if head != "" else "")
         case Loop(type_, name, start, stop, _, step):
             first = (type_, " ", name, " = ", start) if type_ else ()
@@ -363,7 +363,7 @@ def names_in(*nodes: Expression | Node) -> list[Name]:
 def declared_in(nodes: Sequence[Node]) -> set[Name]:
     """The variables that statements declare."""
     found = {node.name for node in nodes if isinstance(node, Declaration | Loop)}
-    return found.union(*(declared_in(node.body) for node in nodes if isinstance(node, Block | Loop)))
+    return found.union(*(declared_in(node.body) for node in nodes if isinstance(node, Compound | Loop)))
 
 
 def length(*nodes: Node) -> int:

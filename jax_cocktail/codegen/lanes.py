@@ -19,7 +19,8 @@ from jax_cocktail.codegen.mapping import (
     may_copy,
 )
 from jax_cocktail.codegen.text import STORAGE
-from jax_cocktail.codegen.writer import Axes, Writer, axes_of, clamped, code, down, indices_of
+from jax_cocktail.codegen.writer import Axes, Writer, axes_of, clamped, code, down, indices_within
+from jax_cocktail.cost.footprint import written
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
 from jax_cocktail.utask.layout import core, row_major
@@ -27,13 +28,6 @@ from jax_cocktail.utask.types import Shape, Value
 
 Merged = frozenset[Name]
 Destination = tuple[Value, ArrayView]  # the value whose elements are computed, and where they go
-
-
-def iteration_shape(group: StitchedUTask) -> Shape:
-    closer = group.members[-1]
-    if closer.kind == "dynamic_update_slice":
-        return closer.inputs[1].type.shape
-    return closer.output.type.shape
 
 
 def elements_of(
@@ -51,8 +45,8 @@ def emit_scalars(context: Context, group: StitchedUTask) -> None:
     for member in group.members:
         if member.kind == "dynamic_update_slice":
             _prepare_update(context, member)
-            written, target = _update_destination(context, member, elements)
-            value = elements.element(written, (Index(),) * written.type.rank)
+            part, target = _update_destination(context, member, elements)
+            value = elements.element(part, (Index(),) * part.type.rank)
             once = context.one_thread(of_one_unit=context.is_shared(member.output))
             context.writer.store(Load(target.pointer, target.base), down(value, target.dtype), once)
         elif member.output.type.is_scalar:
@@ -63,7 +57,8 @@ def emit_scalars(context: Context, group: StitchedUTask) -> None:
 
 # -- lane loops ----------------------------------------------------------------------------------------------
 def emit_lanes(context: Context, group: StitchedUTask) -> None:
-    emit_nest(context, group.members, stored_by(context, group), core(iteration_shape(group)))
+    sizes = core(written(group.members[-1]).type.shape)
+    emit_nest(context, group.members, stored_by(context, group), sizes)
 
 
 def stored_by(context: Context, group: StitchedUTask) -> list[Destination]:
@@ -96,21 +91,21 @@ def _prepare_update(context: Context, update: UOperator) -> None:
 
 
 def _update_destination(context: Context, update: UOperator, elements: ElementWriter) -> Destination:
-    target, written, *starts = update.inputs
+    target, part, *starts = update.inputs
     base, strides = Index(), row_major(target.type.shape)
-    sizes = zip(target.type.shape, written.type.shape, strict=True)
+    sizes = zip(target.type.shape, part.type.shape, strict=True)
     for (n, size), start, stride in zip(sizes, starts, strides, strict=True):
         if n != size:
             base = base + elements.opaque(clamped(elements.element(start, ()), n - size)) * stride
-    return written, replace(whole(context, update.output), base=base)
+    return part, replace(whole(context, update.output), base=base)
 
 
 def product_place(context: Context, group: StitchedUTask) -> ArrayView:
     """The part of an array into which a group computes a matrix product directly."""
     product, update = group.members[0], group.members[-1]
     _prepare_update(context, update)
-    written, place = _update_destination(context, update, elements_of(context, (), context.writer))
-    kept = iter(s for n, s in zip(written.type.shape, place.strides, strict=True) if n != 1)
+    part, place = _update_destination(context, update, elements_of(context, (), context.writer))
+    kept = iter(s for n, s in zip(part.type.shape, place.strides, strict=True) if n != 1)
     strides = tuple(next(kept) if n != 1 else 0 for n in product.output.type.shape)
     return ArrayView(place.pointer + place.base, strides, place.dtype)
 
@@ -165,8 +160,7 @@ def nest_elements(elements: ElementWriter, targets: Sequence[Destination], loops
     """Computes an element of each target, and returns the stores that remain."""
     stores = []
     for value, target in targets:
-        rest = iter(indices_of(loops))
-        indices = tuple(next(rest) if n != 1 else Index() for n in value.type.shape)
+        indices = indices_within(loops, value.type.shape)
         computed = elements.element(value, indices)
         place = target.place(indices)
         elements.addresses.append(place)

@@ -3,7 +3,7 @@
 If a unit is one thread, a lane loop is a loop nest whose innermost loop the compiler vectorises. If it is a
 thread block, the nest is one loop over flat positions, distributed over the threads; adjacent threads get
 adjacent elements, so that their accesses coalesce. Each reduced row gets a group of threads, as many as keep
-the block busy (AStitch, ASPLOS'22, section 4.4, adaptive thread mapping). Every warp reduces a short row that
+the block busy (AStitch, ASPLOS'22, section 3.3, adaptive thread mapping). Every warp reduces a short row that
 is alone for itself.
 """
 
@@ -274,7 +274,7 @@ def _if(inside: Expression, count: int) -> Expression | int:
 
 @contextmanager
 def group_elements_again(context: Context, groups: Groups, axis: tuple[Name, int]) -> Iterator[None]:
-    """The same for elements that may be taken twice, along one axis. All threads make the same number of
+    """Maps elements that may be taken twice, along one axis. All threads make the same number of
     trips, in batches whose loads are under way together. Beyond the end they take the last element again."""
     (name, count), size = axis, groups.size
     trips = -(-count // size)

@@ -28,15 +28,9 @@ from jax_cocktail.codegen.kernel import (
 from jax_cocktail.codegen.parts import Function
 from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.device.target import Target
-from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram, walk
+from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator
 from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.plan import Slot
-
-
-def wants_outlining(program: UProgram, limit: int) -> bool:
-    """True if the program has more than `limit` lane loops."""
-    loops = (s for s in walk(program.entry) if isinstance(s, StitchedUTask))
-    return sum(is_outlined(s) for s in loops) > limit
 
 
 def is_outlined(statement: Statement) -> bool:
@@ -72,7 +66,7 @@ def touches(nodes: Sequence[Node], register: Name) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """What an outer name stands for.
+    """The meaning of an outer name.
 
     Attributes:
       type: its C type.
@@ -136,7 +130,7 @@ class OutlineTable:
         template: str = "",
     ) -> Node:
         """Calls a function of these statements, made unless an equal one exists. `result`: the register that
-        they set and do not read; `template`: see `Block`."""
+        they set and do not read; `template`: see `Compound`."""
         type_ = about(result).type if result else "void"
         if result:
             nodes = [Declaration(type_, result, const=False), *nodes, code("return {};", result)]
@@ -149,13 +143,13 @@ class OutlineTable:
     def part(
         self, lines: Sequence[Line], parameters: Mapping[Name, Outer], given: Mapping[Name, Expression]
     ) -> Node:
-        """The same for the lines of a parallel loop. `given`: parameters that have no name outside."""
+        """Outlines the lines of a parallel loop. `given`: parameters that have no name outside."""
         return self._of_units("part", self._target.part, lines, parameters, given)
 
     def role(
         self, lines: Sequence[Line], parameters: Mapping[Name, Outer], given: Mapping[Name, Expression]
     ) -> Node:
-        """The same for the lines of a role's loop, which says how many barriers there were."""
+        """Outlines the lines of a role's loop, which says how many barriers there were."""
         lines = [*lines, *printed([code("return unit->epoch;")])]
         return self._of_units("role", self._target.role, lines, parameters, given, "u32")
 
@@ -167,7 +161,7 @@ class OutlineTable:
         leaves: bool,
         template: str,
     ) -> Node:
-        """The same for a piece of the program's function. `leaves`: the unit may leave the program in these
+        """Outlines a piece of the program's function. `leaves`: the unit may leave the program in these
         lines, and the function says whether it does."""
         head, call = self._target.piece
         if self._can_fail:

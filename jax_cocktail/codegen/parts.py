@@ -26,7 +26,7 @@ LANE_LOOP, LANE_LOOP_BYTES = "CK_LANES", 2 << 10  # [M] of a loop over lanes
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """The text of a function: its head with the brace, and its body. `template`: see `kernel.Block`."""
+    """The text of a function: its head with the brace, and its body. `template`: see `kernel.Compound`."""
 
     head: str
     body: str
@@ -70,7 +70,7 @@ def arranged(
 
 
 def _work(function: Function) -> int:
-    """What the compiler does for a function, apart from its template."""
+    """The compiler's work for a function, apart from its template."""
     return _work_of(str(function)) + (CALL_BYTES if function.template else 0)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from jax_cocktail.codegen.kernel import (
     Assign,
-    Block,
     Call,
+    Compound,
     Declaration,
     Expression,
     Load,
@@ -90,7 +90,8 @@ class Copy:
 
 
 def copy_in(nodes: Sequence[Node], zero: str) -> Copy | None:
-    """What the body of a lane loop copies; None if it does anything else. Its places take no other load."""
+    """The load that the body of a lane loop copies; None if it does anything else. Its places take no other
+    load."""
     *before, store = nodes
     values = {node.name: node.value for node in before if isinstance(node, Declaration) and node.const}
     if not isinstance(store, Store) or store.condition != "" or len(values) < len(before):
@@ -128,7 +129,7 @@ def divided(
 ) -> Divided | None:
     """Takes the loads out of a lane loop in braces, so that they can be done earlier: those from the pointers
     `kept` whose places take neither a name of `changed` nor another load. None if there are none."""
-    if not isinstance(node, Block) or not node.body:
+    if not isinstance(node, Compound) or not node.body:
         return None
     *before, last = node.body
     if isinstance(last, Loop) and all(isinstance(each, Declaration) for each in before):
@@ -140,7 +141,11 @@ def divided(
 
 
 def _divided_loop(
-    block: Block, loop: Loop, kept: Collection[Pointer], changed: Collection[Name], fresh: Callable[[], Name]
+    block: Compound,
+    loop: Loop,
+    kept: Collection[Pointer],
+    changed: Collection[Name],
+    fresh: Callable[[], Name],
 ) -> Divided | None:
     before, late, early, results = block.body[:-1], list[Node](), list[Node](), list[Declaration]()
     local, takes = declared_in(block.body), {loop.name: list[Node]()}  # name -> the declarations of its value
@@ -158,7 +163,7 @@ def _divided_loop(
         late.append(node)
     first = replace(loop, body=tuple(dict.fromkeys(early)))
     rest = replace(loop, body=tuple(late[len(before) :]))
-    resident = Block(f"if constexpr ({_RESIDENT})", (first,))
+    resident = Compound(f"if constexpr ({_RESIDENT})", (first,))
     halves = replace(block, body=(resident,)), replace(block, body=(*late[: len(before)], rest))
     return Divided(tuple(results), *halves) if results else None
 

@@ -17,8 +17,8 @@ from jax_cocktail.codegen.held import emit_run, holding, run_at
 from jax_cocktail.codegen.kernel import (
     LEFT,
     Assign,
-    Block,
     Comment,
+    Compound,
     Expression,
     Line,
     Load,
@@ -39,13 +39,13 @@ from jax_cocktail.codegen.outline import (
     is_outlined,
     product_in,
     touches,
-    wants_outlining,
 )
 from jax_cocktail.codegen.parts import PART_BYTES, arranged, tables
 from jax_cocktail.codegen.roles import Role, roles_of
 from jax_cocktail.codegen.stamps import StampTable
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE
 from jax_cocktail.codegen.writer import Writer, clamped, code, down, joined, up
+from jax_cocktail.cost.kernel import outlines_loops
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.exchange import anything_crosses, tagged_words
@@ -88,7 +88,7 @@ def emit_program(
     codes = first_codes(operators_in(program.entry))
     functions = OutlineTable(target, can_fail=bool(codes))
     context = Context(machine, plan, Writer(target.index), first_codes=codes)
-    context.outlines = functions if wants_outlining(program, target.outline_limit) else None
+    context.outlines = functions if outlines_loops(program, target.outline_limit) else None
     context.products = functions if functions.has_pieces else context.outlines
     context.places, context.stamps, context.rings = places, stamps, len(program.entry.results)
     context.sizes, context.counts = lengths(program, plan), counts(plan)
@@ -248,7 +248,7 @@ def _emit_part(context: Context, outlined: bool, statement: Statement, emit: Cal
     result = context.register(statement.outputs[0]) if gives_register(statement) else None
     assert result is None or isinstance(result, Name)
     if result and touches(inner, result):  # of a loop: what it was, and what it becomes
-        context.writer.add(Block("", tuple(inner)))
+        context.writer.add(Compound("", tuple(inner)))
         return
     context.writer.add(outlines.call(inner, context.about, result, template))
 

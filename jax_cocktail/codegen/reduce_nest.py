@@ -25,7 +25,7 @@ from math import prod
 from typing import ClassVar, cast
 
 from jax_cocktail.codegen.context import ALONE, Context
-from jax_cocktail.codegen.element import ElementWriter, Indices
+from jax_cocktail.codegen.element import ElementWriter
 from jax_cocktail.codegen.kernel import Expression, Index, Load, Name, Pointer, Store, spelled
 from jax_cocktail.codegen.lanes import (
     Destination,
@@ -40,11 +40,21 @@ from jax_cocktail.codegen.mapping import Groups, Row, group_batches, group_eleme
 from jax_cocktail.codegen.passes import hoisted
 from jax_cocktail.codegen.reduction import functor, identity, step
 from jax_cocktail.codegen.text import COMPUTE
-from jax_cocktail.codegen.writer import Axes, Writer, axes_of, call, code, down, indices_of, iterated, joined
+from jax_cocktail.codegen.writer import (
+    Axes,
+    Writer,
+    axes_of,
+    call,
+    code,
+    down,
+    indices_within,
+    iterated,
+    joined,
+)
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
 from jax_cocktail.utask.sizes import Size
-from jax_cocktail.utask.types import ITEM_SIZE, Shape
+from jax_cocktail.utask.types import ITEM_SIZE
 
 SUM_BLOCK = PROGRAM.sum_block
 COLUMN_BLOCK = 128  # the same of a long column, whose elements come one after the other, not in lanes
@@ -88,7 +98,8 @@ class _Reduction:
 
     def place(self, loops: Axes) -> Index:
         """The index of the result element at the position of the loops."""
-        indices, reduced = _indices(loops, self.operator.inputs[0].type.shape), self.operator.ints("axes")
+        indices = indices_within(loops, self.operator.inputs[0].type.shape)
+        reduced = self.operator.ints("axes")
         kept = tuple(index for d, index in enumerate(indices) if d not in reduced)
         return self.context.place(self.operator.output, kept)
 
@@ -133,12 +144,12 @@ class _Nest:
         return elements_of(self.context, self.group.members, writer, merged)
 
     def dry(self) -> ElementWriter:
-        """What the pass computes and accesses."""
+        """The lines that the pass computes and accesses."""
         dry = self.elements(Writer())
         dry.writer.add(*nest_elements(dry, self.targets, self.loops))
         for each in self.reductions:
             operand = each.operator.inputs[0]
-            dry.element(operand, _indices(self.loops, operand.type.shape))
+            dry.element(operand, indices_within(self.loops, operand.type.shape))
             if not each.operator.output.type.is_scalar:
                 dry.addresses.append(each.place(self.loops))
         return dry
@@ -158,7 +169,7 @@ class _Nest:
         stores = nest_elements(elements, self.targets, self.loops)
         for each, total in zip(self.reductions, totals, strict=True):
             operand = each.operator.inputs[0]
-            each.add(total, elements.element(operand, _indices(self.loops, operand.type.shape)))
+            each.add(total, elements.element(operand, indices_within(self.loops, operand.type.shape)))
         if self.has_scalars:  # every unit computes them for itself, and one of them stores the rest
             pairs = zip(self.targets, stores, strict=True)
             return [_under(s, on, ALONE if self.context.is_shared(value) else "") for (value, _), s in pairs]
@@ -178,12 +189,6 @@ def emit_reductions(context: Context, group: StitchedUTask) -> None:
         _emit_columns(nest)
     else:
         _emit_rows(nest)
-
-
-def _indices(loops: Axes, shape: Shape) -> Indices:
-    """The position of the loops as indices of an array of their shape, unit axes aside."""
-    rest = iter(indices_of(loops))
-    return tuple(next(rest) if n != 1 else Index() for n in shape)
 
 
 def _under(store: Store, *conditions: Expression) -> Store:
@@ -303,7 +308,7 @@ def _arrays(totals: Totals) -> list[Pointer]:
 
 @dataclass(frozen=True, slots=True)
 class _InRuns:
-    """How rows are added run by run.
+    """The addition of rows run by run.
 
     Attributes:
       inner: the loops around the lanes.

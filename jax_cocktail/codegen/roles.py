@@ -15,12 +15,13 @@ from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import LoopUTask, Statement, StitchedUTask, UOperator, is_a, is_parallel, reads
 from jax_cocktail.utask.operators import HALVES
 from jax_cocktail.utask.plan import MemoryPlan
+from jax_cocktail.utask.rewrite import operands_of
 from jax_cocktail.utask.types import Value
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What the units from `first` up to `end` execute of a loop.
+    """The part of a loop that the units from `first` up to `end` execute.
 
     Attributes:
       loop: the loop, with their statements only.
@@ -109,7 +110,7 @@ def _with_uses(
 
 
 def _share(statement: Statement, first: int, wanted: Collection[Value]) -> Statement | None:
-    """What the role of unit `first` executes of a statement. `wanted`: what it reads later on."""
+    """The part of a statement that the role of unit `first` executes. `wanted`: what it reads later on."""
     if is_parallel(statement):
         return statement if statement.first == first else None
     if isinstance(statement, StitchedUTask):
@@ -130,6 +131,5 @@ def _members(group: StitchedUTask, wanted: Collection[Value]) -> StitchedUTask |
 def _group(group: StitchedUTask, members: Sequence[UOperator]) -> StitchedUTask:
     """A group with these members in the place of its own."""
     made = {v for member in members for v in member.outputs}
-    inputs = tuple(dict.fromkeys(v for m in members for v in m.inputs if v not in made))
     outputs = tuple(v for v in group.outputs if v in made)
-    return replace(group, members=tuple(members), inputs=inputs, outputs=outputs)
+    return replace(group, members=tuple(members), inputs=operands_of(members), outputs=outputs)

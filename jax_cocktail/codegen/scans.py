@@ -89,7 +89,7 @@ def _arg_types(operator: UOperator) -> str:
 
 
 def _emit_group_arg(context: Context, operator: UOperator) -> None:
-    """The same with a group of threads for each row."""
+    """Searches each row with a group of threads."""
     (x,) = operator.inputs
     axis, shape, dtype = cast(int, operator["axis"]), x.type.shape, x.type.dtype
     source, writer = context.array(x), context.writer

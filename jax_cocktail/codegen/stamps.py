@@ -83,7 +83,7 @@ class StampTable:
 
     @property
     def prologue(self) -> tuple[str, ...]:
-        """What the program's text defines."""
+        """The definitions in the program's text."""
         numbers = {"STAMPS": self.ring_stamps, "WRITERS": self.writers, "OFFSET": self.offset}
         return tuple(f"#define CK_TRACE_{name} {number}" for name, number in numbers.items())
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from jax_cocktail.codegen.kernel import (
     Assign,
-    Block,
     Call,
+    Compound,
     Declaration,
     Expression,
     Index,
@@ -88,6 +88,12 @@ def indices_of(axes: Axes) -> tuple[Index, ...]:
     return tuple(variable(name) if n != 1 else Index() for name, n in axes)
 
 
+def indices_within(loops: Axes, shape: Sequence[int]) -> tuple[Index, ...]:
+    """The position of the loops as indices of an array of their shape, unit axes aside."""
+    rest = iter(indices_of(loops))
+    return tuple(next(rest) if n != 1 else Index() for n in shape)
+
+
 def iterated(axes: Axes) -> list[tuple[Name, int]]:
     """The axes that get a loop: all but unit axes."""
     return [(name, n) for name, n in axes if n != 1]
@@ -142,7 +148,7 @@ class Writer:
     def block(self, head: Expression = "", template: str = "") -> Iterator[None]:
         with self._inside() as body:
             yield
-        self.add(Block(head, tuple(body), template))
+        self.add(Compound(head, tuple(body), template))
 
     @contextmanager
     def loop(

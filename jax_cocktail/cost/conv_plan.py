@@ -1,6 +1,7 @@
-"""How a block makes a convolution: the choices of `gpu_src/cocktail_conv_plan.h`, for the cost model.
+"""The plan of a convolution on a GPU: the way in which a block of threads makes it.
 
-The names are the header's. A test compares the two on random convolutions.
+`codegen.contraction` writes it into the call of the template, and `cost.latency` prices it. The names are
+those of `gpu_src/cocktail_conv_plan.h`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, product
+from math import prod
 from typing import Literal
 
-from jax_cocktail.cost.dot_plan import above
+from jax_cocktail.cost.dot_plan import above, is_rounded
 from jax_cocktail.device.block import Block
+from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.types import FLOATS, ITEM_SIZE
 
-_PAD = 4
+_PAD = 4  # elements between lines of sums: rows fall on different banks
 _FEW = 4  # output features of boxes, at most
 _SUMS = 64  # bytes of sums of a thread, at most
 _SEEN = 288  # bytes of a box's input that a thread has under way, at most
@@ -37,9 +41,9 @@ class ConvAxis:
 
 @dataclass(frozen=True, slots=True)
 class ConvCase:
-    """What a plan depends on: the convolution as one matrix product per group, its types, and its last axes.
-    `item`, `sum`: bytes of operands and sums; `step`: depth of one tensor core instruction, 0 where there is
-    none; `boxes`: false for numbers that are not floats, and for inputs with holes."""
+    """The facts that a plan depends on: the convolution as one matrix product per group, its types, and its
+    last axes. `item`, `sum`: bytes of operands and sums; `step`: depth of one tensor core instruction, 0
+    where there is none; `boxes`: false for numbers that are not floats, and for inputs with holes."""
 
     rows: int
     columns: int
@@ -74,7 +78,14 @@ class ConvCase:
 
 @dataclass(frozen=True, slots=True)
 class ConvPlan:
-    """The fields of `CkConvPlan`; all are 0 if `kind` is "simple"."""
+    """The way to make a convolution. All fields are 0 if `kind` is "simple": a thread makes an element.
+
+    A tile of the result has `rows` x `columns` elements; `depth` elements of both operands are in shared
+    memory at a time, `stages` times. `slices` parts of the block share that depth. "fma": a slice is
+    row_parts x column_parts threads with height x width sums each. "mma": it is row_parts x column_parts
+    warps with height x width cells of 16 x `Block.cell_columns` sums. "few": column_parts lanes make height
+    x width positions, without tiles; each adds `depth` features at a time. `cost`: clocks, times 64.
+    """
 
     kind: Literal["simple", "fma", "mma", "few"]
     rows: int = 0
@@ -87,6 +98,44 @@ class ConvPlan:
     height: int = 0
     width: int = 0
     cost: int = -1
+
+
+def conv_case(operator: UOperator) -> ConvCase:
+    """A convolution on canonical layouts, as a block sees it."""
+    (x, w), out = operator.inputs, operator.output
+    groups, dtype, result = operator.number("feature_group_count"), x.type.dtype, out.type.dtype
+    item, summed, halves = ITEM_SIZE[dtype], _summed(dtype, result), dtype in FLOATS and ITEM_SIZE[dtype] == 2
+    rounded = 8 if is_rounded(operator) else 0
+    return ConvCase(
+        rows=int(prod(out.type.shape[:-1])),
+        columns=int(out.type.shape[-1]) // groups,
+        depth=int(prod(w.type.shape[:-1])),
+        features=int(w.type.shape[-2]),
+        groups=groups,
+        item=item,
+        sum=summed,
+        step=0 if summed > 4 or result not in FLOATS else 16 if halves else rounded,
+        x=_axis(operator, 0),
+        y=_axis(operator, 1),
+        boxes=dtype in FLOATS and set(operator.ints("lhs_dilation")) <= {1},
+    )
+
+
+def _summed(dtype: str, result: str) -> int:
+    """Bytes of a sum, which is float64 if the operands are, else what the result is computed in."""
+    if dtype == "float64":
+        return 8
+    return max(ITEM_SIZE[result], 4) if result in FLOATS else ITEM_SIZE[result]
+
+
+def _axis(conv: UOperator, from_last: int) -> ConvAxis:
+    """A spatial axis."""
+    (x, w), out = (v.type.shape for v in conv.inputs), conv.output.type.shape
+    axis = len(x) - 3 - from_last
+    if axis < 0:
+        return ConvAxis()
+    stride, spread = conv.ints("window_strides")[axis], conv.ints("rhs_dilation")[axis]
+    return ConvAxis(int(x[axis + 1]), int(out[axis + 1]), int(w[axis]), stride, spread)
 
 
 @lru_cache(maxsize=1024)
@@ -118,7 +167,8 @@ def _boxes(c: ConvCase, block: Block, room: int) -> Iterator[ConvPlan]:
 
 
 def _box_cost(c: ConvCase, p: ConvPlan, block: Block) -> int:
-    """Clocks (times 64) of all boxes, as the header sees them."""
+    """Clocks (times 64) of all boxes: what the threads issue, or what the first cache delivers, and what
+    comes to it from the second one."""
     taps, cells, warps = c.x.taps * c.y.taps, p.height * p.width, block.warps
     seen = c.x.seen(p.width) * c.y.seen(p.height)
     outer, deep = c.rows // (c.x.out * c.y.out), c.depth // c.features // taps
@@ -133,6 +183,7 @@ def _box_cost(c: ConvCase, p: ConvPlan, block: Block) -> int:
 
 
 def _forms(c: ConvCase, threads: int) -> Iterator[ConvPlan]:
+    """Every way to share tiles among the threads or the warps."""
     few, some = threads <= 256, threads <= 512
     registers = 256 if few else 128 if some else 32
     for form in product((1, 2, 4, 8), (4, 8), (1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16), (16, 32, 64)):
@@ -173,7 +224,9 @@ def _fit(c: ConvCase, p: ConvPlan, block: Block, room: int) -> ConvPlan:
 
 
 def _busy(c: ConvCase, p: ConvPlan, warp: int) -> int:
-    """Clocks (times 64) for one step of depth of one tile, operands being there."""
+    """Clocks (times 64) for one step of depth of one tile, operands being there: what the pipelines of four
+    warps issue, what shared memory delivers (128 bytes per clock), and how long a warp alone takes, whose
+    loads come after 48 clocks."""
     fma = p.kind == "fma"
     parts = p.row_parts * p.column_parts * p.slices
     warps = above(parts, warp) if fma else parts
@@ -185,7 +238,8 @@ def _busy(c: ConvCase, p: ConvPlan, warp: int) -> int:
 
 
 def _cost(c: ConvCase, p: ConvPlan, warp: int) -> int:
-    """Clocks (times 64) of all tiles of a group, as the header sees them."""
+    """Clocks (times 64) of all tiles of a group. The second cache delivers about 32 bytes per clock; a step
+    from stage to stage costs 600 clocks, beginning and end of a tile 1000."""
     copies, busy = (p.rows + p.columns) * c.item * 2, _busy(c, p, warp)
     step = (busy + copies + max(busy, copies)) // 2 * (9 if p.stages == 2 else 8) // 8
     depth = above(c.depth, p.depth) * p.depth

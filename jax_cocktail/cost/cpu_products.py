@@ -8,29 +8,29 @@ panels and tiles lie on the stack and do not count.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import gcd, prod
 
 from jax_cocktail.analysis.contraction import Contraction
+from jax_cocktail.cost.vector import Vector
+from jax_cocktail.device.host import SERVER
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE
 
-VECTOR_BYTES = 64  # of the widest vectors of a server core
+VECTOR_BYTES = ITEM_SIZE["float32"] * SERVER.vector_lanes  # of the widest vectors of a core
 _DEPTH, _TILE_ROWS, _INNER_ROWS, _INNER_BLOCK, _FEW_PRODUCTS = 128, 96, 16, 4096, 256
 
 
 @dataclass(frozen=True, slots=True)
-class Loads:
+class Loads(Vector):
     """Elements: loaded of the left and the right operand and of the result, and stored to the result."""
 
     left: float
     right: float
     result: float
     stored: float
-
-    def __mul__(self, factor: float) -> Loads:
-        return Loads(*(factor * n for n in (self.left, self.right, self.result, self.stored)))
 
     def turned(self) -> Loads:
         return replace(self, left=self.right, right=self.left)
@@ -69,9 +69,13 @@ class Form:
     def lanes(self) -> int:
         return self.vector // self.lane
 
+    def has_lines(self, lanes: int) -> bool:
+        """True if lines of the right operand and of the result fill vectors of so many lanes."""
+        return self.b_n == self.o_n == 1 and self.n >= lanes
+
 
 def dot_loads(operator: UOperator, axes: Contraction, vector: int = VECTOR_BYTES) -> Loads:
-    """Of a `dot` with such axes. `vector`: bytes of a vector register."""
+    """The loads of a `dot` with such axes. `vector`: bytes of a vector register."""
     sizes = axes.rows.size, axes.columns.size, axes.depth.size
     strides = (*axes.read[3:], *axes.written)
     lane = _lane(operator)
@@ -81,27 +85,28 @@ def dot_loads(operator: UOperator, axes: Contraction, vector: int = VECTOR_BYTES
 
 
 def product_loads(form: Form) -> Loads:
-    """Of one product; the choice of a kernel is `ck_plan`."""
+    """The loads of one product; the choice of a kernel is `ck_plan`."""
     f = form.normal()
-    if not f.lane or f.k == 0:
-        return _strided(f)
-    lanes, narrow = f.lanes, 16 // f.lane
-    few = 12 if f.vector == 64 else 6
-    columns, rows = f.b_n == f.o_n == 1, f.a_m == f.o_m == 1
-    if columns and f.n >= lanes and (f.m <= few or not rows or f.n >= f.m):
-        return _columns(f, lanes) if f.m <= few else _blocks(f)
-    if rows and f.m >= lanes:
-        f = f.turned()
-        return (_columns(f, lanes) if f.m <= few else _blocks(f)).turned()
+    kernel, turned = (_strided, False) if not f.lane or f.k == 0 else _choice(f)
+    return kernel(f.turned()).turned() if turned else kernel(f)
+
+
+def _choice(f: Form) -> tuple[Callable[[Form], Loads], bool]:
+    """The kernel of a product, and True if its operands change places."""
+    lanes, few, t = f.lanes, 12 if f.vector == 64 else 6, f.turned()
+    wide, tall = f.has_lines(lanes), t.has_lines(lanes)
+    if wide or tall:
+        turned = not wide or (f.m > few and tall and f.n < f.m)
+        return partial(_columns, lanes=lanes) if (t if turned else f).m <= few else _blocks, turned
     if f.a_k == f.b_k == 1 and f.k >= lanes and min(f.m, f.n) <= _INNER_ROWS:
-        return _inner(f.turned()).turned() if f.n < f.m else _inner(f)
-    if columns and f.n >= narrow and f.m <= few:
-        return _columns(f, narrow)
-    if rows and f.m >= narrow and f.n <= few:
-        return _columns(f.turned(), narrow).turned()
+        return _inner, f.n < f.m
+    narrow = 16 // f.lane
+    for each in (f, t):
+        if each.has_lines(narrow) and each.m <= few:
+            return partial(_columns, lanes=narrow), each is t
     if f.m * f.n * f.k <= _FEW_PRODUCTS:
-        return _strided(f)
-    return _blocks(f.turned()).turned() if f.o_n != 1 and f.o_m == 1 else _blocks(f)
+        return _strided, False
+    return _blocks, f.o_n != 1 and f.o_m == 1
 
 
 def _strided(f: Form) -> Loads:
@@ -141,8 +146,8 @@ def _blocks(f: Form) -> Loads:
 
 
 def _times(f: Form, vectors: int, columns: int) -> int:
-    """How often a panel of so many vectors is read where it is: for each tile of at most 96 rows, to pack it;
-    for each block of rows if it is dense already."""
+    """The number of reads of a panel of so many vectors where it is: for each tile of at most 96 rows, to
+    pack it; for each block of rows if it is dense already."""
     most = 12 if vectors * 64 <= 2 * f.vector else 6
     blocks = _above(f.m, most)
     if f.alike and f.b_n == 1 and f.b_k == columns == vectors * f.lanes:
@@ -185,7 +190,7 @@ def _lane(operator: UOperator) -> int:
 
 
 def conv_loads(operator: UOperator, vector: int = VECTOR_BYTES) -> Loads:
-    """Of a `conv` in canonical form: images (N, spatial, C), kernel (spatial, I, O)."""
+    """The loads of a `conv` in canonical form: images (N, spatial, C), kernel (spatial, I, O)."""
     x, w, out = (v.type for v in (*operator.inputs, operator.output))
     lane, groups = _lane(operator), operator.number("feature_group_count")
     *kernel, channels, features = w.shape
@@ -198,13 +203,9 @@ def conv_loads(operator: UOperator, vector: int = VECTOR_BYTES) -> Loads:
     alike = x.dtype == out.dtype and ITEM_SIZE[x.dtype] == lane
     form = Form(positions, outs, taps * channels, channels, 1, features, 1, features, 1, lane, vector, alike)
     blocks = _blocks(form) * groups
-    lanes = vector // lane
-    pointwise = taps == 1 and x.shape[:-1] == out.shape[:-1]
-    if pointwise or not alike or taps == 1 or outs % lanes:
-        return replace(blocks, left=blocks.left * inside)
-    row = features * ITEM_SIZE[x.dtype]
+    lanes, row = vector // lane, features * ITEM_SIZE[x.dtype]
     near = row <= 512 or (out.shape[-2] <= 8 and taps * channels * row <= 1 << 20)
-    if not near or channels < 16:
+    if not alike or taps == 1 or outs % lanes or not near or channels < 16:
         return replace(blocks, left=blocks.left * inside)
     most = 8 if vector == 64 else 4
     lines, across = positions // out.shape[-2], _above(out.shape[-2], most)
@@ -215,8 +216,8 @@ def conv_loads(operator: UOperator, vector: int = VECTOR_BYTES) -> Loads:
 
 
 def _inside(operator: UOperator) -> Iterator[float]:
-    """Of each spatial axis the part of the pairs of an output position and an element of the kernel that meet
-    the image."""
+    """The part, for each spatial axis, of the pairs of an output position and an element of the kernel that
+    meet the image."""
     x, w, out = (v.type.shape for v in (*operator.inputs, operator.output))
     names = "window_strides", "lhs_dilation", "rhs_dilation"
     rules = zip(*(operator.ints(name) for name in names), operator.pairs("padding"), strict=True)

@@ -1,6 +1,7 @@
-"""How a block makes a matrix product: the choices of `gpu_src/cocktail_dot_plan.h`, for the cost model.
+"""The plan of a matrix product on a GPU: the way in which a block of threads makes it.
 
-The names are the header's. A test compares the two on random products.
+`codegen.contraction` writes it into the call of the template, and `cost.latency` prices it. The names are
+those of `gpu_src/cocktail_dot_plan.h`.
 """
 
 from __future__ import annotations
@@ -11,25 +12,30 @@ from functools import lru_cache
 from itertools import product
 from typing import Literal
 
+from jax_cocktail.analysis.contraction import Contraction
 from jax_cocktail.device.block import Block
+from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.tensor_order import PACKED
+from jax_cocktail.utask.types import FLOATS, ITEM_SIZE
 
 Path = Literal["serial", "columns", "lanes", "fma", "mma"]
 
-_FEW_ROWS, _FEW_ROWS_MMA = 8, 4
-_SHORT = 8
+_FEW_ROWS_MMA = 4  # as `BLOCK.few_rows`, where tensor cores make the tiles
+_SHORT = 8  # no deeper than this: not worth sharing k
 _TILE_OUTPUTS = 4096
-_STAGE_BYTES = 128
-_STAGES = 4
-_MOST_SCRATCH = 65536
-_BLOCK = 16
-_MOST_DEPTH = 512
+_STAGE_BYTES = 128  # of k in one tile
+_STAGES = 4  # enough to hide the way from the second cache
+_MOST_SCRATCH = 65536  # for stages beyond the first
+_BLOCK = 16  # words of k that a warp reads at a time, for two instructions
+_MOST_DEPTH = 512  # words of k in one tile for tensor cores
 
 
 @dataclass(frozen=True, slots=True)
 class DotForm:
-    """One product: sizes, strides in elements, bytes of an element of the operands and of a sum. `terms`: so
-    many products of these sizes are added up."""
+    """One product: sizes, strides in elements, bytes of an element of the operands and of a sum. `mma`:
+    tensor cores take its operands. `terms`: so many products of these sizes are added up; those of several
+    have packed right matrices."""
 
     m: int
     n: int
@@ -65,7 +71,23 @@ class DotForm:
 
 @dataclass(frozen=True, slots=True)
 class DotPlan:
-    """The fields of `CkDotPlan`; those of other paths are 0."""
+    """The way to make a product. The fields of other paths are 0.
+
+    Attributes:
+      path: "serial": a thread makes an element. "columns": few rows, and the right matrix is contiguous
+        along n: columns over lanes, k over groups of lanes. "lanes": few rows, contiguous along k: k over
+        lanes. "fma": tiles in scratch, sums in registers. "mma": tiles for tensor cores.
+      turned: the operands change places, so that few rows are rows of the left one.
+      v, kv: elements of a load of the right and of the left operand.
+      lanes: along n ("columns"), or of a group ("lanes").
+      columns: of a chunk, made by one team.
+      parts: warps of a team, which share k; 1: each warp, or group of lanes, is a team.
+      bm, bn, bk: the tile.
+      tm, tn: its part for one thread; for one warp, in cells of 16 rows and `Block.cell_columns`.
+      slices: of k, made side by side.
+      stages: tiles of the operands in scratch; beside a packed matrix, 1 if the plan fits.
+      scratch: bytes.
+    """
 
     path: Path
     turned: bool = False
@@ -102,15 +124,34 @@ def vector(size: int, most: int, extent: int, step: int) -> int:
     return v
 
 
+def is_rounded(operator: UOperator) -> bool:
+    """True if tensor cores may round the factors of a product or convolution of float32 numbers."""
+    values = (*operator.inputs, *operator.outputs)
+    return operator.may_round and all(v.type.dtype == "float32" for v in values)
+
+
+def dot_form(product: Contraction, dtypes: tuple[str, str, str], rounded: bool, terms: int = 1) -> DotForm:
+    """The form of a template's call. `dtypes`: of left and right operand and result; `rounded`: tensor cores
+    may round float32 factors. Sums have the types of the header's `CkDotTypes`."""
+    left, right, result = dtypes
+    work = 8 if "float64" in (left, right) else max(ITEM_SIZE[result], 4)
+    halves = left == right and left in FLOATS and ITEM_SIZE[left] == 2
+    mma = work == 4 and result in FLOATS and (halves or (rounded and left == right == "float32"))
+    m, n, k, a_m, a_k, b_k, b_n = map(int, product.read)
+    o_m, o_n = map(int, product.written)
+    sizes = ITEM_SIZE[left], ITEM_SIZE[right], work
+    return DotForm(m, n, k, a_m, a_k, b_k, b_n, o_m, o_n, *sizes, mma, terms)
+
+
 @lru_cache(maxsize=4096)
 def dot_plan(given: DotForm, block: Block, room: int) -> DotPlan:
     """The plan for a block with `room` bytes of scratch."""
     f = given.normal()
     if f.is_packed:
         return _tensor(f, block, room)
-    few = _FEW_ROWS_MMA if f.mma else _FEW_ROWS
+    few = _FEW_ROWS_MMA if f.mma else BLOCK.few_rows
     slim = f.m <= few or f.n <= few
-    if slim:
+    if slim:  # of two slim sides the one that its matrix runs along is spread over lanes
         turned = f.n < f.m if f.m != f.n else f.a_k != 1 and f.b_k == 1
     else:
         turned = (f.m < 16 and f.n > f.m) if f.mma else (f.o_m == 1 and f.o_n != 1)
@@ -130,6 +171,7 @@ def _columns(f: DotForm, block: Block, room: int) -> DotPlan:
     v = vector(f.b_size, 32 // power(f.m), f.n, f.b_k) if f.b_n == 1 else 1
     lanes = min(block.warp, power(f.n // v))
     columns = lanes * v
+    # neighbouring groups read lines that are kv apart: shorter ones would meet in the banks
     wide = columns * f.b_size >= 128 and f.a_k == 1
     kv = vector(f.a_size, 4, f.k, f.a_m) if wide else 1
     warps, chunks = block.warps, above(f.n, columns)
@@ -144,6 +186,7 @@ def _lanes(f: DotForm, block: Block, room: int) -> DotPlan:
     if f.a_k == 1:
         v = min(v, vector(f.a_size, v, f.k, f.a_m))
     lanes = min(block.warp, power(f.k // v))
+    # fewer lanes shuffle less: as long as they read whole lines, and all left factors are under way together
     while lanes * v * f.b_size > 128 and f.n * lanes > block.threads and f.k * f.m * 2 <= 32 * lanes:
         lanes //= 2
     warps, groups = block.warps, block.threads // lanes
@@ -158,6 +201,7 @@ def _lanes(f: DotForm, block: Block, room: int) -> DotPlan:
 
 
 def _side(size: int, low: int, high: int) -> int:
+    """The power of two from `low` to `high` that covers `size` at once, or else often with little waste."""
     if size <= high:
         return max(low, power(size))
     needed, side = above(size, low) * low, high
@@ -172,6 +216,7 @@ def along_k(along_row: int, along_depth: int) -> bool:
 
 
 def _pitch(elements: int, size: int, along: bool, mma: bool) -> int:
+    """Bytes of a line of a tile in scratch, as `ck_dot_pitch` has them: lines start in other banks."""
     size_of_all = elements * size
     if along or size == 2:
         return size_of_all + 16
@@ -188,7 +233,7 @@ def _stage_bytes(f: DotForm, p: DotPlan) -> int:
 
 
 def _shares(f: DotForm, p: DotPlan, threads: int) -> DotPlan:
-    """The part of one thread: as small as lets all of them hold the tile."""
+    """The part of one thread: as small as lets all of them hold the tile. What is left of them shares k."""
     tm = tn = 2
     while p.bm * p.bn > threads * tm * tn:
         if tm >= p.bm or (tn < tm and tn < p.bn):
@@ -218,6 +263,7 @@ def _tiles(f: DotForm, block: Block, room: int) -> DotPlan:
             slices //= 2
         sums = slices * p.bm * p.bn * f.w_size if slices > 1 else 0
         p = replace(p, slices=slices, stages=stages, scratch=max(stages * stage, sums))
+        # a smaller tile that the next one follows beats one that all wait for
         waits = stages < min(2, tiles) and area > 512
         if p.scratch <= room and not waits:
             return p
@@ -228,65 +274,65 @@ def _tiles(f: DotForm, block: Block, room: int) -> DotPlan:
 # ---- tiles for tensor cores --------------------------------------------------------------------------------
 
 
-def _sums_bytes(p: DotPlan) -> int:
-    """Of all slices."""
-    return p.slices * p.bm * (p.bn + 8 if p.bn % 32 == 16 else p.bn) * 4
+def _sums_bytes(bm: int, bn: int) -> int:
+    """The sums of one slice in scratch; their lines are those of `ck_dot_sums_pitch`."""
+    return bm * (bn + 8 if bn % 32 == 16 else bn) * 4
 
 
-def _depth(f: DotForm, p: DotPlan, room: int) -> DotPlan:
-    """As much of k in a tile as there is room for; without stages if there is none."""
+def _panels(f: DotForm, bm: int, bn: int, room: int) -> DotPlan:
+    """The plan with as much of k in a tile as there is room for, and then the next tile on its way; without
+    stages if there is no room. Beside a packed matrix warps read what they multiply: all of k at once."""
+    p = DotPlan("mma", bm=bm, bn=bn, bk=f.k, stages=1)
+    if f.is_packed:
+        return p
     pack = 4 // f.a_size
     every = above(f.k, _BLOCK * pack) * _BLOCK
-    words, found = min(every, _MOST_DEPTH), replace(p, stages=0)
-    while found.stages == 0 and words >= _BLOCK:
-        found = replace(found, bk=words * pack)
-        stage, tiles = _stage_bytes(f, found), above(every, words)
+    words, p = min(every, _MOST_DEPTH), replace(p, stages=0)
+    while p.stages == 0 and words >= _BLOCK:
+        p = replace(p, bk=words * pack)
+        stage, tiles = _stage_bytes(f, p), above(every, words)
         stages = min(_STAGES, tiles, room // stage)
-        kept = stages if stages >= min(2, tiles) else 0
-        found = replace(found, stages=kept, scratch=stages * stage)
+        if stages >= min(2, tiles):
+            p = replace(p, stages=stages, scratch=stages * stage)
         words = power(words) // 2
-    if p.slices > 1:
-        found = replace(found, scratch=max(found.scratch, _sums_bytes(p)))
-    fits = found.scratch <= room and p.slices * _BLOCK * pack <= found.bk
-    return found if fits else replace(found, stages=0)
+    return p
 
 
-def _whole(f: DotForm, p: DotPlan, room: int) -> DotPlan:
-    """Beside a packed matrix: warps read what they multiply, and scratch is for their sums."""
-    scratch = _sums_bytes(p) if p.slices > 1 else 0
-    fits = scratch <= room and p.slices * _BLOCK * 4 <= f.k * f.a_size
-    return replace(p, bk=f.k, scratch=scratch, stages=int(fits))
+def _whole_cycles(f: DotForm, p: DotPlan, tm: int, tn: int, slices: int, warps: int) -> int:
+    """Cycles, about: a block of k takes the tensor cores, the way from the operands, or what one warp does
+    alone."""
+    cells, tiles = tm * tn, above(f.m, p.bm) * above(f.n, p.bn)
+    blocks = f.terms * above(f.k * f.a_size, 4 * _BLOCK * slices)
+    block = max(16 * cells + 100 * tm, 16 * cells * above(warps, 4), warps * (8 * tm + 4 * tn))
+    return tiles * (700 + blocks * block + (120 + warps * cells * 3 if slices > 1 else 0))
 
 
-def _whole_cycles(f: DotForm, p: DotPlan, warps: int) -> int:
-    cells, tiles = p.tm * p.tn, above(f.m, p.bm) * above(f.n, p.bn)
-    blocks = f.terms * above(f.k * f.a_size, 4 * _BLOCK * p.slices)
-    block = max(16 * cells + 100 * p.tm, 16 * cells * above(warps, 4), warps * (8 * p.tm + 4 * p.tn))
-    return tiles * (700 + blocks * block + (120 + warps * cells * 3 if p.slices > 1 else 0))
-
-
-def _cycles(f: DotForm, p: DotPlan, warps: int) -> int:
-    cells = p.tm * p.tn
+def _cycles(f: DotForm, p: DotPlan, tm: int, tn: int, slices: int, warps: int) -> int:
+    """Cycles, about, of a product by tiles. A step of all warps takes the sums that wait for each other, four
+    tensor cores, or reads of scratch."""
+    cells = tm * tn
     tiles, depths = above(f.m, p.bm) * above(f.n, p.bn), above(f.k, p.bk)
-    step = max(36, 8 * cells * above(warps, 4), warps * (4 * p.tm + 2 * p.tn))
-    steps = above(p.bk * f.a_size, 32 * p.slices) * step
-    copied = _stage_bytes(f, p) // 64
-    return tiles * (300 + depths * (100 + copied + steps) + (120 + warps * cells * 3 if p.slices > 1 else 0))
+    step = max(36, 8 * cells * above(warps, 4), warps * (4 * tm + 2 * tn))
+    steps = above(p.bk * f.a_size, 32 * slices) * step
+    copied = p.scratch // p.stages // 64
+    return tiles * (300 + depths * (100 + copied + steps) + (120 + warps * cells * 3 if slices > 1 else 0))
 
 
 def _tensor(f: DotForm, block: Block, room: int) -> DotPlan:
     """Every way to share a tile among the warps, by the cycles that it takes."""
-    warps, best, least = block.warps, DotPlan("serial"), 0
+    best, least, cycles_of = DotPlan("serial"), 0, _whole_cycles if f.is_packed else _cycles
+    # sums of larger parts leave too few registers for the places of two operands that are copied
     most = min(16 if f.is_packed else 12, 4096 // block.threads)
+    panels = dict[tuple[int, int], DotPlan]()
     for down, across, tm, tn in _tensor_shares(f, block, most):
-        slices = 1
-        while slices * down * across <= warps:
-            bm, bn = 16 * tm * down, block.cell_columns * tn * across
-            form = DotPlan("mma", bm=bm, bn=bn, tm=tm, tn=tn, slices=slices)
-            p = _whole(f, form, room) if f.is_packed else _depth(f, form, room)
-            cycles = (_whole_cycles if f.is_packed else _cycles)(f, p, down * across * slices)
-            if p.stages and (least == 0 or cycles < least):
-                best, least = p, cycles
+        tile = 16 * tm * down, block.cell_columns * tn * across
+        p = panels[tile] = panels.get(tile) or _panels(f, *tile, room)
+        slices, most_slices = 1, min(block.warps // (down * across), p.bk * f.a_size // (4 * _BLOCK))
+        while p.stages and slices <= most_slices:
+            scratch = max(p.scratch, slices * _sums_bytes(*tile) if slices > 1 else 0)
+            cycles = cycles_of(f, p, tm, tn, slices, down * across * slices)
+            if scratch <= room and (least == 0 or cycles < least):
+                best, least = replace(p, tm=tm, tn=tn, slices=slices, scratch=scratch), cycles
             slices *= 2
     return best
 

@@ -15,49 +15,49 @@ from math import ceil
 
 import numpy as np
 
-from jax_cocktail.cost.kernel import Choice, Crossing, Kernel, Levels, Node, Parts, Repeat, Work, kernel_of
+from jax_cocktail.cost.kernel import (
+    Branch,
+    Clock,
+    Kernel,
+    LevelBytes,
+    Node,
+    Parts,
+    Repeat,
+    Sync,
+    Work,
+    kernel_of,
+    turns,
+)
 from jax_cocktail.cost.latency import clocks
-from jax_cocktail.cost.turns import Clock, turns
-from jax_cocktail.cost.unit_time import unit_of, unit_seconds
-from jax_cocktail.cost.value import Price
+from jax_cocktail.cost.unit_time import unit_seconds
+from jax_cocktail.cost.vector import Price, Vector
 from jax_cocktail.cost.work import once_stopped, trips
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import TEMPLATES, Templates
 from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.device.unit import unit_of
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, is_a
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.rewrite import Inside, fold
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(Vector):
     """The cost of statements: seconds by unit, barriers and exchanges, bytes and flops."""
 
     clock: Clock
     barriers: float = 0.0
-    bytes: Levels = Levels()
+    bytes: LevelBytes = LevelBytes()
     flops: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return float(self.clock.max())
-
-    def then(self, other: Spent) -> Spent:
-        return Spent(
-            self.clock + other.clock,
-            self.barriers + other.barriers,
-            self.bytes + other.bytes,
-            self.flops + other.flops,
-        )
+        return float(np.max(self.clock))
 
     def times(self, factor: float) -> Spent:
         """The cost of so many trips; units with a barrier in every trip wait for the slowest one in each."""
         clock = np.full_like(self.clock, self.seconds) if self.barriers else self.clock
-        return self.scaled(factor, clock * factor, self.barriers * factor)
-
-    def scaled(self, factor: float, clock: Clock, barriers: float) -> Spent:
-        """So many times the bytes and flops, with another clock."""
-        return Spent(clock, barriers, self.bytes * factor, self.flops * factor)
+        return replace(self, clock=clock) * factor
 
 
 def gpu_price(
@@ -80,16 +80,6 @@ def call_seconds(found: Spent, kernel: Kernel, spec: DeviceSpec) -> float:
     return found.seconds + spec.launch_seconds + BLOCK.ramp_seconds + meets
 
 
-def kernel_seconds(kernel: Kernel, spec: DeviceSpec, templates: Templates, unknown_trips: int) -> float:
-    """Seconds of a call of a kernel whose loops of unknown trip count run so often."""
-    return call_seconds(kernel_spent(kernel, spec, templates, unknown_trips), kernel, spec)
-
-
-def seen_by_units(spec: DeviceSpec, cluster: bool) -> DeviceSpec:
-    """The device as the units of a program see it: those of a cluster are near each other."""
-    return spec.in_cluster() if cluster else spec
-
-
 def kernel_spent(
     kernel: Kernel,
     spec: DeviceSpec,
@@ -98,14 +88,14 @@ def kernel_spent(
 ) -> Spent:
     """The cost of one launch, with operands read from memory once. `unknown_trips`: of loops of unknown trip
     count, instead of those that prices assume."""
-    spec = seen_by_units(spec, kernel.cluster)
+    spec = spec.in_cluster() if kernel.cluster else spec
     together = 1 if _crosses(kernel.nodes) else _co_resident(kernel, spec)
     units = max(min(kernel.units, spec.units * together), 1)
     timer = _Timer(spec, templates.sized(kernel.threads), unknown_trips, units, together)
     sharers = min(units, spec.units) if any(isinstance(n, Parts) for n in _all(kernel.nodes)) else 1
     rate = min(spec.memory_rate, 2 * sharers * spec.memory_rate / spec.units)
-    loading = Spent(np.full(units, kernel.read / rate), bytes=Levels(memory=kernel.read))
-    return timer.all(kernel.nodes, alone=False).then(loading)
+    loading = Spent(np.full(units, kernel.read / rate), bytes=LevelBytes(memory=kernel.read))
+    return timer.all(kernel.nodes, alone=False) + loading
 
 
 def _co_resident(kernel: Kernel, spec: DeviceSpec) -> int:
@@ -118,14 +108,14 @@ def _co_resident(kernel: Kernel, spec: DeviceSpec) -> int:
 def _all(nodes: Iterable[Node]) -> Iterable[Node]:
     for node in nodes:
         yield node
-        for side in node.sides if isinstance(node, Choice) else ():
+        for side in node.sides if isinstance(node, Branch) else ():
             yield from _all(side)
         if isinstance(node, Repeat | Parts):
             yield from _all(node.body)
 
 
 def _crosses(nodes: Iterable[Node]) -> bool:
-    return any(isinstance(node, Crossing) for node in _all(nodes))
+    return any(isinstance(node, Sync) for node in _all(nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +129,11 @@ class _Timer:
     def all(self, nodes: Iterable[Node], alone: bool) -> Spent:
         found = self._each(0.0)
         for node in nodes:
-            if isinstance(node, Crossing):
-                met = found.seconds + (self._crossing(node) if self.units > 1 else 0.0)
+            if isinstance(node, Sync):
+                met = found.seconds + (self._sync(node) if self.units > 1 else 0.0)
                 found = replace(found, clock=np.full(self.units, met), barriers=found.barriers + 1)
             else:
-                found = found.then(self._one(node, alone))
+                found += self._one(node, alone)
         return found
 
     def _each(self, seconds: float) -> Spent:
@@ -152,7 +142,7 @@ class _Timer:
     def _clocks(self, **counts: float) -> float:
         return clocks(counts, self.templates, self.spec) / self.spec.clock_rate
 
-    def _crossing(self, node: Crossing) -> float:
+    def _sync(self, node: Sync) -> float:
         """Seconds of a barrier, or until tagged words have arrived from all units."""
         if node.words is None:
             return self.spec.barrier_seconds + self._clocks(publish=1)
@@ -166,28 +156,28 @@ class _Timer:
             assumed = node.likely if self.unknown_trips is None else self.unknown_trips
             number = assumed if node.trips is None else node.trips
             return self.all(node.body, alone).times(once_stopped(number) if node.doubled else number)
-        if isinstance(node, Choice):
-            return self._choice(node, alone)
+        if isinstance(node, Branch):
+            return self._branch(node, alone)
         assert isinstance(node, Parts)
         one = self.all(node.body, alone=True)
         clock = turns(node.first, node.count, self.units) * one.seconds
         foreign = self._clocks(foreign=1) if node.count < self.units else 0.0
-        return one.scaled(node.count, clock + foreign, one.barriers)
+        return replace(one * node.count, clock=clock + foreign, barriers=one.barriers)
 
-    def _choice(self, node: Choice, alone: bool) -> Spent:
+    def _branch(self, node: Branch, alone: bool) -> Spent:
         sides = [self.all(side, alone) for side in node.sides]
         if node.stage:
             return max(sides, key=lambda side: side.seconds)
         found = self._each(self._clocks(scalar=2))
         for side in sides:
-            found = found.then(side.times(1 / len(sides)))
+            found += side.times(1 / len(sides))
         return found
 
     def _work(self, node: Work, alone: bool) -> Spent:
         latency = clocks(node.counts, self.templates, self.spec) / self.spec.clock_rate
         clock = np.full(self.units, max(latency, node.seconds * self.together))
-        once = Spent(clock, 0.0, node.bytes, node.flops)
-        return once.scaled(1 if alone else self.units, clock, 0.0)
+        units = 1 if alone else self.units
+        return Spent(clock, 0.0, node.bytes * units, node.flops * units)
 
 
 def statement_seconds(program: UProgram, units: int, spec: DeviceSpec, threads: int) -> dict[int, float]:

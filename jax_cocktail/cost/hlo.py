@@ -1,4 +1,4 @@
-"""What an optimised HLO module of XLA runs: kernels, and the bytes they move, counted in its text.
+"""The kernels that an optimised HLO module of XLA runs, and the bytes that they move, counted in its text.
 
 A loop counts its trips, where XLA knows them, a branch its longest side. Bytes are those of operands and
 results, so that what caches spare, and what a slice leaves alone, is counted all the same.
@@ -12,32 +12,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from jax_cocktail.cost.vector import Vector
 from jax_cocktail.device.tuning import MODEL
 
 _SMALL = 'xla_cpu_small_call="true"'  # an attribute of calls
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Vector):
     """Kernels and bytes of one execution. `decisions`: how often the host or a graph looks at a condition;
-    `unknown`: a loop in it has an assumed number of trips."""
+    `unknown`: how often a loop begins whose number of trips is assumed."""
 
     kernels: float = 0.0
     bytes: float = 0.0
     decisions: float = 0.0
-    unknown: bool = False
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.kernels + other.kernels,
-            self.bytes + other.bytes,
-            self.decisions + other.decisions,
-            self.unknown or other.unknown,
-        )
-
-    def times(self, factor: float) -> Cost:
-        """As often as that."""
-        return Cost(self.kernels * factor, self.bytes * factor, self.decisions * factor, self.unknown)
+    unknown: float = 0.0
 
 
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
@@ -94,7 +83,7 @@ class Module:
 
     @property
     def cost(self) -> Cost:
-        """Of one execution of the module."""
+        """The cost of one execution of the module."""
         return self._cost("ENTRY")
 
     @property
@@ -133,7 +122,8 @@ class Module:
         if opcode == "while":
             trips = _trips(line)
             once = sum(map(self._cost, _of_loop(line)), Cost(decisions=1))
-            return once.times(self.unknown_trips if trips is None else trips) + Cost(unknown=trips is None)
+            known = self.unknown_trips if trips is None else trips
+            return once * known + Cost(unknown=float(trips is None))
         if opcode == "conditional":
             return max(map(self._cost, _sides(line)), key=lambda c: c.kernels) + Cost(decisions=1)
         called = _called(line)
@@ -150,7 +140,7 @@ def _named(rest: str, key: str) -> list[str]:
 
 
 def _trips(line: re.Match[str]) -> int | None:
-    """How often a loop runs; None if XLA does not know, or if it is none."""
+    """The number of trips of a loop; None if XLA does not know, or if it is none."""
     found = re.search(r'"known_trip_count":\{"n":"(\d+)"', line[4])
     return int(found[1]) if found else None
 

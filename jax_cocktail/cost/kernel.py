@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import ceil, inf
 
 import numpy as np
+import numpy.typing as npt
 
-from jax_cocktail.cost.latency import Memory, copy_counts, counts_of
-from jax_cocktail.cost.turns import turns
-from jax_cocktail.cost.unit_time import WHOLE, Unit, operand_bytes, operator_seconds, unit_of
+from jax_cocktail.cost.latency import ArrayPlaces, copy_counts, counts_of
+from jax_cocktail.cost.unit_time import WHOLE, operand_bytes, operator_seconds
+from jax_cocktail.cost.vector import Vector
 from jax_cocktail.cost.work import may_stop_inside, runs, work
 from jax_cocktail.device.block import Block
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK, MODEL, PROGRAM
+from jax_cocktail.device.unit import Unit, unit_of
 from jax_cocktail.utask.exchange import anything_crosses, value_words
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -40,20 +42,16 @@ from jax_cocktail.utask.operators import FREE
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import Value
 
+Clock = npt.NDArray[np.float64]  # by unit
+
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class LevelBytes(Vector):
     """Bytes that one call moves, by level of memory, all units together."""
 
     shared: float = 0.0
     l2: float = 0.0
     memory: float = 0.0
-
-    def __add__(self, other: Levels) -> Levels:
-        return Levels(self.shared + other.shared, self.l2 + other.l2, self.memory + other.memory)
-
-    def __mul__(self, factor: float) -> Levels:
-        return Levels(self.shared * factor, self.l2 * factor, self.memory * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +61,12 @@ class Work:
 
     counts: Mapping[str, float]
     seconds: float = 0.0
-    bytes: Levels = Levels()
+    bytes: LevelBytes = LevelBytes()
     flops: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class Sync:
     """A barrier of all units; `words`: an exchange of so many tagged words."""
 
     words: int | None = None
@@ -95,14 +93,14 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Branch:
     """A branch. `stage`: of a wavefront, which idles at the ends only."""
 
     sides: tuple[Nodes, ...]
     stage: bool
 
 
-Node = Work | Crossing | Repeat | Parts | Choice
+Node = Work | Sync | Repeat | Parts | Branch
 Nodes = tuple[Node, ...]
 
 
@@ -141,20 +139,28 @@ def kernel_of(
     )
     read = sum(v.type.nbytes for v in program.entry.parameters)
     shared = 0 if plan is None else plan.resident_bytes + plan.own_bytes + plan.template_bytes
-    nodes = walker.region(program.entry, _Place())
+    nodes = walker.region(program.entry, _Context())
     return Kernel(nodes, walker.units, read, shared, plan is not None and plan.cluster, threads)
 
 
-def outlines_loops(program: UProgram) -> bool:
-    """True if the lane loops of a planned program become functions: its text is long."""
+def outlines_loops(program: UProgram, most: int = PROGRAM.outlined_loops) -> bool:
+    """True if the lane loops of a planned program become functions: it has more than so many."""
     groups = (s for s in walk(program.entry) if isinstance(s, StitchedUTask))
     loops = sum(not any(v.type.is_scalar for v in group.outputs) for group in groups)
-    return loops > PROGRAM.outlined_loops
+    return loops > most
+
+
+def turns(first: int, parts: int, units: int) -> Clock:
+    """The number of parts that each unit runs; unit `first` runs part 0."""
+    found = np.zeros(units)
+    for part in range(min(parts, units)):
+        found[(first + part) % units] += ceil((parts - part) / units)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """The place of a statement. `alone`: one unit runs it as its part; `far`: values that other units write
+class _Context:
+    """The context of a statement. `alone`: one unit runs it as its part; `far`: values that other units write
     again in every trip, and views of them; `again`: the trips of enclosing loops re-read all other data, and
     `near` is the share of it that stays in shared memory."""
 
@@ -175,89 +181,89 @@ class _Walker:
     outlined: bool
     block: Block
 
-    def region(self, region: Region, place: _Place) -> Nodes:
-        place = replace(place, near=self._near(region.body, place))
+    def region(self, region: Region, context: _Context) -> Nodes:
+        context = replace(context, near=self._near(region.body, context))
         kept = (s for s in region.body if not is_a(s, "arrive"))
-        return tuple(node for s in kept for node in self._statement(s, place))
+        return tuple(node for s in kept for node in self._statement(s, context))
 
-    def _near(self, statements: Sequence[Statement], place: _Place) -> float:
+    def _near(self, statements: Sequence[Statement], context: _Context) -> float:
         """The share of the repeatedly read data of the statements that shared memory holds."""
-        if not place.again:
+        if not context.again:
             return 0.0
-        held = _Held(place)
+        held = _Held(context)
         held.collect(statements, None)
         return self.unit.near_share(held.most(min(self.units, self.spec.units)))
 
     # -- statements --------------------------------------------------------------------------------------
-    def _statement(self, statement: Statement, place: _Place) -> Nodes:
-        if is_parallel(statement) and not place.alone:
-            return (self._parts(statement, place),)
+    def _statement(self, statement: Statement, context: _Context) -> Nodes:
+        if is_parallel(statement) and not context.alone:
+            return (self._parts(statement, context),)
         if isinstance(statement, LoopUTask):
-            first = self._copies(statement.initial, statement.carried, place)
-            return (*first, self._loop(statement, place))
-        return (self._other(statement, place),)
+            first = self._copies(statement.initial, statement.carried, context)
+            return (*first, self._loop(statement, context))
+        return (self._other(statement, context),)
 
-    def _other(self, statement: Statement, place: _Place) -> Node:
+    def _other(self, statement: Statement, context: _Context) -> Node:
         if isinstance(statement, BranchUTask):
-            sides = tuple(self.region(region, place) for region in statement.branches)
-            return Choice(sides, statement.stage is not None)
+            sides = tuple(self.region(region, context) for region in statement.branches)
+            return Branch(sides, statement.stage is not None)
         if is_a(statement, "wait"):
-            return Crossing()
+            return Sync()
         if is_a(statement, "exchange"):
-            return Crossing(value_words(statement))
+            return Sync(value_words(statement))
         if is_a(statement, "block_barrier"):
             return Work({"meet": 1})
         assert isinstance(statement, UOperator | StitchedUTask)
-        return self._leaf(statement, place)
+        return self._leaf(statement, context)
 
-    def _loop(self, loop: LoopUTask, place: _Place) -> Node:
-        written = set(loop.carried) - self.own if not place.alone else set()
-        if not place.alone:
+    def _loop(self, loop: LoopUTask, context: _Context) -> Node:
+        written = set(loop.carried) - self.own if not context.alone else set()
+        if not context.alone:
             written |= {v for s in walk(loop.body) if is_parallel(s) for v in s.outputs}
-        inside = replace(place, again=True, far=place.far | _views(loop.body, written))
+        inside = replace(context, again=True, far=context.far | _views(loop.body, written))
         nodes: list[Node] = [Work({"scalar": 2}), *self._copies(loop.body.results, loop.carried, inside)]
         for region in loop.regions:
             nodes += self.region(region, inside)
         return Repeat(tuple(nodes), loop.trip_count, may_stop_inside(loop), runs(loop))
 
-    def _copies(self, values: Iterable[Value], targets: Iterable[Value], place: _Place) -> list[Work]:
+    def _copies(self, values: Iterable[Value], targets: Iterable[Value], context: _Context) -> list[Work]:
         """Copies between the arrays that a region leaves and those that the next trip reads."""
         if self.plan is None:
             return []
-        known, memory = self.plan.layouts, self._memory(place)
+        known, memory = self.plan.layouts, self._memory(context)
         pairs = ((a, b) for a, b in zip(values, targets, strict=True) if a in known and b in known)
         return [Work(copy_counts(a, memory)) for a, b in pairs if not self.plan.same_place(a, b)]
 
-    def _parts(self, loop: LoopUTask, place: _Place) -> Node:
-        far = place.far | _views(loop.body, place.far)
-        nodes = self.region(loop.body, replace(place, alone=True, far=far))
+    def _parts(self, loop: LoopUTask, context: _Context) -> Node:
+        far = context.far | _views(loop.body, context.far)
+        nodes = self.region(loop.body, replace(context, alone=True, far=far))
         return Parts(nodes, loop.first, loop.trip_count or 0)
 
-    def _leaf(self, statement: UOperator | StitchedUTask, place: _Place) -> Work:
+    def _leaf(self, statement: UOperator | StitchedUTask, context: _Context) -> Work:
         members = [m for m in operators_of(statement) if m.kind != "arrive"]
         if not any(v.type.size > 1 for m in members for v in (*m.inputs, *m.outputs)):
-            return Work(counts_of(statement, self._memory(place)))
-        seconds, moved, flops = 0.0, Levels(), 0.0
+            return Work(counts_of(statement, self._memory(context)))
+        seconds, moved, flops = 0.0, LevelBytes(), 0.0
         for member in members:
             sizes = operand_bytes(member)
-            far = sum(size for v, size in sizes.items() if v in place.far)
-            near = place.near * (sum(sizes.values()) - far)
+            far = sum(size for v, size in sizes.items() if v in context.far)
+            near = context.near * (sum(sizes.values()) - far)
             far = sum(sizes.values()) - near
             taken = operator_seconds(member, self.unit, WHOLE, inf)
             seconds += max(taken, far / self.unit.far_rate + near / self.unit.near_rate)
-            moved += Levels(shared=near, l2=far)
+            moved += LevelBytes(shared=near, l2=far)
             flops += work(member).flops
-        return Work(counts_of(statement, self._memory(place)), seconds, moved, flops)
+        return Work(counts_of(statement, self._memory(context)), seconds, moved, flops)
 
-    def _memory(self, place: _Place) -> Memory:
+    def _memory(self, context: _Context) -> ArrayPlaces:
         room = BLOCK.dot_bytes if self.plan is None else self.plan.template_bytes
         layouts = {} if self.plan is None else self.plan.layouts
 
         def is_far(value: Value) -> bool:
-            if place.again and not self.crosses:  # the first-level cache keeps it
+            if context.again and not self.crosses:  # the first-level cache keeps it
                 return False
             if self.plan is None:
-                return value in place.far or not place.again
+                return value in context.far or not context.again
             slot = self.plan.slots.get(layouts[value].root) if value in layouts else None
             near = slot is None or slot.space in ("own", "constant") or slot in self.plan.parts
             return not near
@@ -265,8 +271,8 @@ class _Walker:
         def strides(value: Value) -> tuple[int, ...]:
             return layouts[value].strides if value in layouts else row_major(value.type.shape)
 
-        holds = place.again and not self.outlined
-        return Memory(is_far, strides, room, self.outlined, holds, self.block)
+        holds = context.again and not self.outlined
+        return ArrayPlaces(is_far, strides, room, self.outlined, holds, self.block)
 
 
 def _own_values(program: UProgram, plan: MemoryPlan | None) -> frozenset[Value]:
@@ -284,8 +290,8 @@ def _own_values(program: UProgram, plan: MemoryPlan | None) -> frozenset[Value]:
 class _Held:
     """The data that each unit reads in one execution of statements, and would read again in the next."""
 
-    def __init__(self, place: _Place) -> None:
-        self.place = place
+    def __init__(self, context: _Context) -> None:
+        self.context = context
         self.roots: dict[Value, Value] = {}
         self.sizes: dict[tuple[int, int] | None, dict[tuple[Value, float], float]] = {}
 
@@ -293,7 +299,7 @@ class _Held:
         """`owners`: first unit and number of parts, if each unit reads its part; None: each reads all.
         Sequential loops are left out, since each of their regions is asked about by itself."""
         for statement in statements:
-            if is_parallel(statement) and not self.place.alone:
+            if is_parallel(statement) and not self.context.alone:
                 self.collect(statement.body.body, (statement.first, statement.trip_count or 0))
             elif isinstance(statement, BranchUTask):
                 for region in statement.branches:
@@ -303,7 +309,7 @@ class _Held:
                     self.roots[member.output] = self.roots.get(member.inputs[0], member.inputs[0])
                 for value, size in operand_bytes(member).items():
                     root = self.roots.get(value, value)
-                    if root not in self.place.far:
+                    if root not in self.context.far:
                         self.sizes.setdefault(owners, {})[root, size] = size
 
     def most(self, units: int) -> float:
@@ -312,7 +318,7 @@ class _Held:
         for owners, sizes in self.sizes.items():
             each = np.ones(units) if owners is None else turns(*owners, units)
             held += each * sum(sizes.values())
-        return float(held.max())
+        return float(np.max(held))
 
 
 def _views(region: Region, roots: set[Value] | frozenset[Value]) -> frozenset[Value]:

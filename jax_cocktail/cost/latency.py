@@ -9,19 +9,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from math import ceil, prod
 
 from jax_cocktail.analysis.contraction import Strides, contraction
-from jax_cocktail.cost.conv_plan import ConvAxis, ConvCase, conv_plan
-from jax_cocktail.cost.dot_plan import DotForm, DotPlan, above, along_k, dot_plan, vector
+from jax_cocktail.cost.conv_plan import conv_case, conv_plan
+from jax_cocktail.cost.dot_plan import (
+    DotForm,
+    DotPlan,
+    above,
+    along_k,
+    dot_form,
+    dot_plan,
+    is_rounded,
+    vector,
+)
+from jax_cocktail.cost.footprint import written
 from jax_cocktail.device.block import USUAL_BLOCK, Block
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import Templates
 from jax_cocktail.device.tuning import BLOCK
-from jax_cocktail.utask.ir import StitchedUTask, UOperator, operators_of
-from jax_cocktail.utask.operators import FREE, LEAVES, RESHAPES, UPDATES, VIEWS
-from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, Value
+from jax_cocktail.utask.ir import StitchedUTask, UOperator, is_a, operators_of
+from jax_cocktail.utask.operators import FREE, LEAVES, PRODUCTS, RESHAPES, UPDATES, VIEWS
+from jax_cocktail.utask.types import FLOATS, Value
 
 Counts = Counter[str]
 _COPIES_TOGETHER = 4  # loads of a thread in `ck_copy`
@@ -30,15 +41,21 @@ _HIDDEN_LINES = 128  # of shared memory, read while a product of few rows starts
 
 def clocks(counts: Mapping[str, float], templates: Templates, spec: DeviceSpec) -> float:
     """Clocks of the chain."""
-    far = spec.far_clocks
-    price: dict[str, float] = {**asdict(templates), "far_load": far, "meet": spec.meet_clocks}
-    price |= {name: price[name] * far for name in ("behind_division", "serial_load")}
+    price = _links(templates, spec)
     return sum((number * price[name] for name, number in counts.items()), 0.0)
 
 
+@cache
+def _links(templates: Templates, spec: DeviceSpec) -> Mapping[str, float]:
+    """The clocks of each link."""
+    far = spec.far_clocks
+    price: dict[str, float] = {**asdict(templates), "far_load": far, "meet": spec.meet_clocks}
+    return price | {name: price[name] * far for name in ("behind_division", "serial_load")}
+
+
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Where the arrays of a statement are. `is_far`: reads of a value come from the second-level cache;
+class ArrayPlaces:
+    """The places of a statement's arrays. `is_far`: reads of a value come from the second-level cache;
     `strides`: of a value, in elements; `room`: bytes of scratch; `outlined`: statements are functions;
     `holds`: the matrix of a product of few rows stays in registers."""
 
@@ -50,27 +67,20 @@ class Memory:
     block: Block = USUAL_BLOCK
 
 
-def counts_of(statement: UOperator | StitchedUTask, memory: Memory) -> Counts:
+def counts_of(statement: UOperator | StitchedUTask, memory: ArrayPlaces) -> Counts:
     """The links of one execution by one block."""
-    found: Counts = Counter()
     members = [m for m in operators_of(statement) if m.kind not in LEAVES]
     if all(v.type.size <= 1 for m in members for v in (*m.inputs, *m.outputs)):
-        found["scalar"] = sum(m.facts.cost for m in members if m.kind not in FREE)
-        return found
-    if isinstance(statement, UOperator) and statement.kind == "copy":
+        return Counter(scalar=sum(m.facts.cost for m in members if m.kind not in FREE))
+    if is_a(statement, "copy"):
         return copy_counts(statement.inputs[0], memory)
-    passes = list[Counts]()
-    for member in members:
-        if member.kind == "dot":
-            found += _dot(member, memory)
-        elif member.kind == "conv":
-            found += _conv(member, memory)
-        elif not member.is_element and member.kind not in UPDATES and member.inputs:
-            passes.append(_gathered(member, memory))
-    if any(m.kind not in FREE and (m.is_element or m.kind in UPDATES) for m in members):
+    others = [m for m in members if m.kind not in PRODUCTS and not _makes_elements(m)]
+    passes = [_gathered(m, memory) for m in others if m.inputs]
+    if any(m.kind not in FREE and _makes_elements(m) for m in members):
         passes.append(_elements(statement, members, memory))
-    for each in passes:
-        found += each
+    products = [m for m in members if m.kind in PRODUCTS]
+    found = sum((_dot(m, memory) if m.kind == "dot" else _conv(m, memory) for m in products), Counts())
+    found = sum(passes, found)
     if isinstance(statement, StitchedUTask) and statement.reductions:  # one loop loads for them all
         far = [each["far_load"] for each in passes]
         found["far_load"] -= sum(far) - max(far)
@@ -80,10 +90,14 @@ def counts_of(statement: UOperator | StitchedUTask, memory: Memory) -> Counts:
 # ---- lane loops --------------------------------------------------------------------------------------------
 
 
-class _Read:
-    """What one element of a group's results takes: flops, divisions, and loads from far memory."""
+def _makes_elements(operator: UOperator) -> bool:
+    return operator.is_element or operator.kind in UPDATES
 
-    def __init__(self, members: Iterable[UOperator], memory: Memory) -> None:
+
+class _Read:
+    """The work for one element of a group's results: flops, divisions, and loads from far memory."""
+
+    def __init__(self, members: Iterable[UOperator], memory: ArrayPlaces) -> None:
         self.makers = {v: m for m in members for v in m.outputs}
         self.memory = memory
         self.known: set[tuple[Value, tuple[int, ...]]] = set()
@@ -95,10 +109,10 @@ class _Read:
             return
         self.known.add((value, views))
         maker = self.makers.get(value)
-        if maker is None or not (maker.is_element or maker.kind in UPDATES):
+        if maker is None or not _makes_elements(maker):
             self.far += value.type.size > 1 and self.memory.is_far(value)
         elif maker.kind in UPDATES:
-            self.visit(maker.inputs[maker.facts.updates])
+            self.visit(written(maker))
         elif maker.kind in VIEWS:
             shifts = () if maker.kind in RESHAPES else (maker.output.id,)
             self.visit(maker.inputs[0], (*views, *shifts))
@@ -109,16 +123,15 @@ class _Read:
                 self.visit(operand, views)
 
 
-def _elements(statement: UOperator | StitchedUTask, members: list[UOperator], memory: Memory) -> Counts:
+def _elements(statement: UOperator | StitchedUTask, members: list[UOperator], memory: ArrayPlaces) -> Counts:
     """A loop of the threads over the elements that a group writes."""
     read = _Read(members, memory)
     sizes = [0]
     for value in statement.outputs:
         maker = read.makers[value]
-        if maker.is_element or maker.kind in UPDATES:
+        if _makes_elements(maker):
             read.visit(value)
-            written = maker.inputs[maker.facts.updates] if maker.kind in UPDATES else value
-            sizes.append(written.type.size)
+            sizes.append(written(maker).type.size)
     rounds = above(max(sizes), memory.block.threads)
     found = Counter({"stage": 1, "round": rounds})
     found["operation"], found["division"] = rounds * read.flops, rounds * read.divisions
@@ -128,14 +141,14 @@ def _elements(statement: UOperator | StitchedUTask, members: list[UOperator], me
     return found
 
 
-def copy_counts(value: Value, memory: Memory) -> Counts:
+def copy_counts(value: Value, memory: ArrayPlaces) -> Counts:
     """A copy of a whole array, by `ck_copy`."""
     rounds = above(value.type.nbytes, BLOCK.load_bytes * memory.block.threads)
     far = above(rounds, _COPIES_TOGETHER) * memory.is_far(value)
     return Counter({"stage": 1, "round": rounds, "far_load": far})
 
 
-def _gathered(operator: UOperator, memory: Memory) -> Counts:
+def _gathered(operator: UOperator, memory: ArrayPlaces) -> Counts:
     """Reductions and other templates that combine the elements of rows."""
     size, rows = max(v.type.size for v in operator.inputs), max(v.type.size for v in operator.outputs)
     teams = 1 if rows < BLOCK.whole_rows else memory.block.warps
@@ -151,19 +164,16 @@ def _gathered(operator: UOperator, memory: Memory) -> Counts:
 # ---- products ----------------------------------------------------------------------------------------------
 
 
-def _dot(operator: UOperator, memory: Memory) -> Counts:
+def _dot(operator: UOperator, memory: ArrayPlaces) -> Counts:
     a, b = operator.inputs[:2]
     terms = len(operator.inputs) // 2
     strides = memory.strides(a), memory.strides(b), memory.strides(operator.output)
     axes = contraction(operator, strides)
-    dtypes = {v.type.dtype for v in (a, b)}
-    rounded = operator.may_round and dtypes | {operator.output.type.dtype} == {"float32"}
-    few = memory.holds and terms == 1 and min(axes.rows.size, axes.columns.size) <= BLOCK.held_rows
-    mma = rounded or (len(dtypes) == 1 and dtypes <= {"bfloat16", "float16"})
-    mma = mma and not (few and axes.batch.size == 1 and not axes.outer)
-    work = 8 if "float64" in dtypes else 4
-    sizes = ITEM_SIZE[a.type.dtype], ITEM_SIZE[b.type.dtype], work
-    form = DotForm(*axes.read, *axes.written, *sizes, mma, terms)
+    dtypes = a.type.dtype, b.type.dtype, operator.output.type.dtype
+    form = dot_form(axes, dtypes, is_rounded(operator), terms)
+    few = memory.holds and terms == 1 and min(form.m, form.n) <= BLOCK.held_rows
+    if few and axes.batch.size == 1 and not axes.outer:
+        form = replace(form, mma=False)
     plan = dot_plan(form, memory.block, memory.room)
     far = any(map(memory.is_far, operator.inputs[::2])), any(map(memory.is_far, operator.inputs[1::2]))
     if plan.turned:
@@ -179,12 +189,12 @@ def _dot(operator: UOperator, memory: Memory) -> Counts:
 _Far = tuple[bool, bool]  # the left operand is in far memory; the right one
 
 
-def _serial(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Counts:
+def _serial(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: ArrayPlaces) -> Counts:
     rounds = above(batch * f.m * f.n, memory.block.threads)
     return Counter({"stage": 1, "operation": rounds * f.k * 2, "far_load": rounds * any(far)})
 
 
-def _slim(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Counts:
+def _slim(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: ArrayPlaces) -> Counts:
     """Few rows: `ck_dot_columns` and `ck_dot_lanes`."""
     items = batch * above(f.n, p.columns)
     parts = p.parts if batch == 1 or items < memory.block.warps else 1
@@ -203,7 +213,7 @@ def _slim(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Coun
     return found
 
 
-def _tiles(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Counts:
+def _tiles(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: ArrayPlaces) -> Counts:
     """`ck_dot_tiles`, and `ck_dot_whole` for packed matrices."""
     size, mma = f.a_size if f.mma else f.w_size, p.path == "mma"
     sides = (f.m, f.a_m, f.a_k, f.a_size, p.bm), (f.n, f.b_n, f.b_k, f.b_size, p.bn)
@@ -237,43 +247,23 @@ def _copies(
     return above(lines * (line // v), threads)
 
 
-def _axis(conv: UOperator, from_last: int) -> ConvAxis:
-    """A spatial axis of a convolution."""
-    (x, w), out = (v.type.shape for v in conv.inputs), conv.output.type.shape
-    axis = len(x) - 3 - from_last
-    if axis < 0:
-        return ConvAxis()
-    stride, spread = conv.ints("window_strides")[axis], conv.ints("rhs_dilation")[axis]
-    return ConvAxis(x[axis + 1], out[axis + 1], w[axis], stride, spread)
-
-
-def _conv(operator: UOperator, memory: Memory) -> Counts:
-    x, w = operator.inputs
-    out, groups = operator.output, operator.number("feature_group_count")
-    rows, columns = out.type.size // out.type.shape[-1], out.type.shape[-1] // groups
-    features, depth = w.type.shape[-2], prod(w.type.shape[:-1])
-    dtype = x.type.dtype
-    step = {"bfloat16": 16, "float16": 16, "float32": 8 if operator.may_round else 0}.get(dtype, 0)
-    work = 8 if dtype == "float64" else 4
-    x_axis, y_axis = (_axis(operator, from_last) for from_last in (0, 1))
-    boxes = dtype in FLOATS and set(operator.ints("lhs_dilation")) <= {1}
-    sizes = (rows, columns, depth, features, groups, ITEM_SIZE[dtype], work, step)
-    case = ConvCase(*sizes, x_axis, y_axis, boxes)
+def _conv(operator: UOperator, memory: ArrayPlaces) -> Counts:
+    case = conv_case(operator)
     plan = conv_plan(case, memory.block, memory.room)
     if plan.kind == "simple":
-        rounds = above(rows * columns * groups, memory.block.threads)
-        far = any(map(memory.is_far, (x, w)))
-        return Counter({"stage": 1, "operation": rounds * depth * 2, "far_load": rounds * far})
+        rounds = above(case.rows * case.columns * case.groups, memory.block.threads)
+        far = any(map(memory.is_far, operator.inputs))
+        return Counter({"stage": 1, "operation": rounds * case.depth * 2, "far_load": rounds * far})
     if plan.kind == "few":
         return Counter({"stage": 1, "far_load": 1, "box_clock": plan.cost // 64})
-    tiles = groups * above(rows, plan.rows) * above(columns, plan.columns)
-    steps = tiles * above(depth, plan.depth)
+    tiles = case.groups * above(case.rows, plan.rows) * above(case.columns, plan.columns)
+    steps = tiles * above(case.depth, plan.depth)
     copies = above(plan.rows * plan.depth // case.a_chunk, memory.block.threads)
     found = Counter({"conv_step": steps, "conv_copy": steps * copies})
     if plan.kind == "fma":
         found["fma"] = steps * plan.depth // (plan.slices * 4) * plan.height * plan.width // 4
     else:
-        inner = steps * plan.depth // (plan.slices * step)
+        inner = steps * plan.depth // (plan.slices * case.step)
         found["mma"], found["mma_word"] = inner, inner * (4 * plan.height + 2 * plan.width)
         found["mma_more"] = inner * (plan.height * plan.width - 1)
     found["slice_end" if plan.slices > 1 else "tile_end"] = tiles

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 
 from jax_cocktail.cost import cpu as price_cpu
 from jax_cocktail.cost import gpu as price_gpu
-from jax_cocktail.cost.cpu_products import VECTOR_BYTES
 from jax_cocktail.cost.gpu import gpu_price, spread_seconds
-from jax_cocktail.cost.traffic import Moved, traffic
-from jax_cocktail.cost.value import Comparison, Price
+from jax_cocktail.cost.vector import Comparison, Price
 from jax_cocktail.cost.work import runs, waits
 from jax_cocktail.cost.xla import xla_price, xla_seconds
 from jax_cocktail.device.host import SERVER
@@ -25,7 +23,6 @@ __all__ = [
     "barriers_per_iteration",
     "dispatch_seconds",
     "launch_seconds",
-    "moved_per_call",
     "our_price",
     "profile",
     "statement_seconds",
@@ -89,9 +86,3 @@ def statement_seconds(program: UProgram, units: int, machine: Machine) -> Mappin
     if machine.spec is not None:
         return price_gpu.statement_seconds(program, units, machine.spec, machine.target.threads)
     return price_cpu.statement_seconds(program, units)
-
-
-def moved_per_call(program: UProgram, plan: MemoryPlan, units: int, machine: Machine) -> Moved:
-    """The bytes that all units together load and store in one call, as predicted."""
-    vector = 0 if machine.is_gpu else VECTOR_BYTES
-    return traffic(program, plan, units, vector=vector, block=machine.block).total()

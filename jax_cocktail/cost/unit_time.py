@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from math import ceil, log2, prod
+from math import log2, prod
 from typing import cast
 
 from jax_cocktail.analysis.axes import rule
-from jax_cocktail.cost.work import element_flops, rows, runs, work
-from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.cost.work import element_flops, rows, runs, tensor_factors, work
 from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.device.unit import Unit
 from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import (
     LoopUTask,
@@ -31,65 +30,7 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.operators import BARRIERS, COPIES, FREE, LEAVES, PRODUCTS
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
-HALVES = ("bfloat16", "float16")
 _NOTHING = FREE | LEAVES | BARRIERS | {FAIL}
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """The rates of one thread block, alone on its multiprocessor, per second.
-
-    `near`: bytes that it keeps in shared memory; `near_rate`, `far_rate`: bytes per second from there and
-    from L2; `memory_rate`: its share of the device's; `products`, `convolutions`, `elements`: flops of each;
-    `tensors`, `halves`: flops on tensor cores of products of float32 that may be rounded, and of 16 bits;
-    `lanes`: its threads; `held`: bytes of matrices that their registers keep while a loop runs.
-    """
-
-    near: float
-    near_rate: float
-    far_rate: float
-    memory_rate: float
-    products: float
-    convolutions: float
-    elements: float
-    tensors: float
-    halves: float
-    lanes: int
-    held: int
-
-    def near_share(self, touched: float) -> float:
-        """The share of so many repeatedly read bytes that fits into shared memory."""
-        return min(1.0, self.near / touched) if touched else 1.0
-
-    def rate(self, touched: float) -> float:
-        """Bytes per second for repeated reads of so many bytes; those that do not fit come from L2."""
-        share = self.near_share(touched)
-        return 1.0 / (share / self.near_rate + (1 - share) / self.far_rate)
-
-    def steps(self, size: float, cost: float = 1.0) -> float:
-        """Seconds of `cost` operations on each of so many elements: at least one operation of all lanes."""
-        return ceil(size / self.lanes) * self.lanes * cost / self.elements
-
-
-@cache
-def unit_of(spec: DeviceSpec, threads: int = BLOCK.threads) -> Unit:
-    """The unit of a device, a block of so many threads; its rates are those of the device over its
-    multiprocessors. Fewer warps than usual hide less latency, so their arithmetic is slower."""
-    busy = min(1.0, threads / BLOCK.threads)
-    peak = busy * spec.flops / spec.units
-    return Unit(
-        near=BLOCK.near_share * spec.shared_bytes,
-        near_rate=spec.shared_rate / spec.units,
-        far_rate=spec.l2_rate / spec.units,
-        memory_rate=spec.memory_rate / spec.units,
-        products=BLOCK.product_share * peak,
-        convolutions=BLOCK.convolution_share * peak,
-        elements=BLOCK.element_share * peak / 2,
-        tensors=busy * BLOCK.tensor_share * spec.tensor_flops / spec.units,
-        halves=busy * BLOCK.tensor_share * spec.half_flops / spec.units,
-        lanes=threads,
-        held=BLOCK.held_bytes(spec.block(threads)),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +71,7 @@ class _Share:
 
 
 WHOLE = Part({})
+Sizes = dict[Value, float]  # bytes of the operands of a product
 Seconds = Callable[[float], float]  # of a part, by its share
 _Term = Callable[[float, float], float]  # the same for one statement, whose operands come at a rate
 
@@ -142,33 +84,31 @@ def unit_seconds(statements: Sequence[Statement], unit: Unit, part: Part = WHOLE
 def seconds_by_share(
     statements: Sequence[Statement], unit: Unit, part: Part, carried: Iterable[Value] | None = None
 ) -> Seconds:
-    """The same for any share in place of the part's own: placement compares many numbers of parts.
+    """The seconds for any share in place of the part's own: placement compares many numbers of parts.
 
     `carried`: of the loop that repeats the statements; None if none does so often.
     """
-    products = [o for s in statements for o in operators_of(s) if o.kind in PRODUCTS]
-    operands = [_operands(o, part) for o in products]
+    products = [(o, _operands(o, part)) for s in statements for o in operators_of(s) if o.kind in PRODUCTS]
     terms = [_term(s, unit, part) for s in statements]
     changing = {*(carried or ()), *(v for s in statements for v in s.outputs)}
-    steady = [] if carried is None else [o for o in products if o.kind == "dot" and len(set(o.inputs)) == 2]
+    repeated = products if carried is not None else []
+    steady = [p for p in repeated if p[0].kind == "dot" and len(set(p[0].inputs)) == 2]
 
     def seconds(share: float) -> float:
-        held = _held(steady, part, share, changing, unit.held)
-        rate = unit.rate(_touched(operands, share, part.far | held))
+        held = _held(((o, sizes(share)) for o, sizes in steady), changing, unit.held)
+        rate = unit.rate(_touched((sizes(share) for _, sizes in products), part.far | held))
         return sum(term(share, rate) for term in terms)
 
     return seconds
 
 
 def _held(
-    products: Iterable[UOperator], part: Part, share: float, changing: Container[Value], room: float
+    products: Iterable[tuple[UOperator, Sizes]], changing: Container[Value], room: float
 ) -> set[Value]:
     """Matrices of products of few rows that stay in registers while a loop repeats them; `room`: bytes."""
     held, left = set[Value](), room
-    for product in products:
-        (few, taken), *_, (matrix, size) = sorted(
-            _sizes(_operands(product, part), share).items(), key=lambda item: item[1]
-        )
+    for product, sizes in products:
+        (few, taken), *_, (matrix, size) = sorted(sizes.items(), key=lambda item: item[1])
         row = prod(product.inputs[0].type.shape[d] for d in product.ints("lhs_contract"))
         small = taken <= BLOCK.held_rows * row * ITEM_SIZE[few.type.dtype] and size <= left
         if small and matrix not in changing and matrix not in held:
@@ -177,11 +117,11 @@ def _held(
     return held
 
 
-def _touched(operands: Iterable[_Operands], share: float, far: Container[Value]) -> float:
+def _touched(operands: Iterable[Sizes], far: Container[Value]) -> float:
     """Bytes of all data that products touch, which one level of memory holds."""
     touched: dict[Value, float] = {}
     for sizes in operands:
-        for value, size in _sizes(sizes, share).items():
+        for value, size in sizes.items():
             if size > touched.get(value, 0.0) and value not in far:
                 touched[value] = size
     return sum(touched.values())
@@ -237,7 +177,7 @@ def _product_term(operator: UOperator, unit: Unit, part: Part, own: _Share) -> _
     flops, operands = work(operator).flops, _operands(operator, part)
 
     def seconds(share: float, rate: float) -> float:
-        sizes = _sizes(operands, share)
+        sizes = operands(share)
         far = sum(size for v, size in sizes.items() if v in part.far)
         moved = (sum(sizes.values()) - far) / rate + far / unit.far_rate
         return BLOCK.statement_seconds + max(flops * own(share) / per_second, moved)
@@ -260,24 +200,16 @@ def arithmetic(operator: UOperator) -> str:
     own = "convolutions" if operator.kind == "conv" else "products"
     if operator.kind == "dot" and min(rows(operator)) < BLOCK.few_rows:
         return own
-    dtype = operator.inputs[0].type.dtype
-    if dtype in HALVES:
-        return "halves"
-    return "tensors" if dtype == "float32" and operator.may_round else own
+    return tensor_factors(operator) or own
 
 
-def operand_bytes(operator: UOperator, part: Part = WHOLE) -> dict[Value, float]:
+def operand_bytes(operator: UOperator, part: Part = WHOLE) -> Sizes:
     """The operands that a product reads, and the bytes of each that the part reads."""
-    return _sizes(_operands(operator, part), part.share) if operator.kind in PRODUCTS else {}
+    return _operands(operator, part)(part.share) if operator.kind in PRODUCTS else {}
 
 
-_Operands = Sequence[tuple[Value, int, _Share]]  # with their bytes
-
-
-def _operands(product: UOperator, part: Part) -> _Operands:
+def _operands(product: UOperator, part: Part) -> Callable[[float], Sizes]:
+    """The operands' bytes by the share of the part."""
     pairs = zip(product.inputs, part.of_operands(product), strict=True)
-    return [(v, v.type.nbytes, share) for v, share in pairs]
-
-
-def _sizes(operands: _Operands, share: float) -> dict[Value, float]:
-    return {v: size * own(share) for v, size, own in operands}
+    operands = [(v, v.type.nbytes, own) for v, own in pairs]
+    return lambda share: {v: size * own(share) for v, size, own in operands}

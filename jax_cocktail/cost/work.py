@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 
+from jax_cocktail.cost.footprint import piece
+from jax_cocktail.cost.vector import Vector
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -17,22 +19,16 @@ from jax_cocktail.utask.ir import (
     once,
     regions_of,
 )
-from jax_cocktail.utask.operators import FREE, UPDATES
+from jax_cocktail.utask.operators import FREE
 from jax_cocktail.utask.rewrite import Inside, fold
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Work(Vector):
     """`flops`, and the `bytes` that are read and written without any fusion."""
 
     flops: float = 0.0
     bytes: float = 0.0
-
-    def __add__(self, other: Work) -> Work:
-        return Work(self.flops + other.flops, self.bytes + other.bytes)
-
-    def __mul__(self, factor: float) -> Work:
-        return Work(self.flops * factor, self.bytes * factor)
 
     @property
     def weight(self) -> float:
@@ -67,12 +63,12 @@ def runs(loop: LoopUTask) -> int:
 
 
 def sure_runs(loop: LoopUTask) -> int:
-    """The same for what pays only if there are enough: a bound of the number promises none."""
+    """The runs of what pays only if there are enough: a bound of the number promises none."""
     return MODEL.unknown_trips if loop.trip_count is None else loop.trip_count
 
 
 def trips(loop: LoopUTask) -> int:
-    """The same; those of a loop that `may_stop_inside` count as `once_stopped`."""
+    """The trips of a loop; those of one that `may_stop_inside` count as `once_stopped`."""
     return once_stopped(runs(loop)) if may_stop_inside(loop) else runs(loop)
 
 
@@ -106,6 +102,14 @@ def rows(dot: UOperator) -> tuple[int, int]:
     return left.size // common, right.size // common
 
 
+def tensor_factors(product: UOperator) -> str:
+    """The factors that tensor cores take: "halves" of 16 bits, or "tensors" of float32; "": none."""
+    dtype = product.inputs[0].type.dtype
+    if dtype in ("bfloat16", "float16"):
+        return "halves"
+    return "tensors" if dtype == "float32" and product.may_round else ""
+
+
 def has_loop(statement: Statement) -> bool:
     return isinstance(statement, LoopUTask) or any(map(_has_loop, regions_of(statement)))
 
@@ -129,9 +133,9 @@ def _operator(operator: UOperator) -> Work:
         kernel = operator.inputs[1].type.shape
         features = kernel[operator.ints("rhs_spec")[0]]
         return Work(2.0 * size * (prod(kernel) // max(features, 1)), touched)
-    if operator.kind in UPDATES or operator.kind == "gather":
-        moved = operator.inputs[operator.facts.updates] if operator.kind in UPDATES else operator.output
-        return Work(float(moved.type.size), 2.0 * moved.type.nbytes)
+    part = piece(operator)
+    if part is not None:
+        return Work(float(part.type.size), 2.0 * part.type.nbytes)
     if not operator.is_element:
         size = max(v.type.size for v in (*operator.inputs, *operator.outputs))
     return Work(size * element_flops(operator), touched)

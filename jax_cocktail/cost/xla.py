@@ -15,69 +15,52 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from jax_cocktail.cost.unit_time import HALVES
-from jax_cocktail.cost.value import Price
-from jax_cocktail.cost.work import trips, work
+from jax_cocktail.cost.footprint import written
+from jax_cocktail.cost.vector import Price, Vector, mean
+from jax_cocktail.cost.work import tensor_factors, trips, work
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import STOCK
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UOperator, UProgram
 from jax_cocktail.utask.operators import FREE, PRODUCTS
 from jax_cocktail.utask.types import Value
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernels:
-    """The launches of a region: number of kernels; their seconds in a graph and one by one; seconds of
-    separate launches (loops); the heavy part; and seconds in a graph of the whole call, with unrolled loops,
-    infinite if there is none."""
+class _Kernels(Vector):
+    """The launches of a region: number of kernels; their seconds in a graph and one by one; kernels that no
+    graph takes; seconds in a graph of the whole call, with unrolled loops, infinite if there is none; and the
+    price of separate launches (loops), with the heavy part of all."""
 
     count: float = 0.0
     graph: float = 0.0
     stream: float = 0.0
-    apart: float = 0.0
-    heavy: float = 0.0
-    convolutions: float = 0.0
-    least: float = 0.0
-    loose: float = 0.0  # kernels that no graph takes
+    loose: float = 0.0
     unrolled: float = 0.0
-
-    def __add__(self, other: _Kernels) -> _Kernels:
-        pairs = ((getattr(self, n), getattr(other, n)) for n in _FIELDS)
-        return _Kernels(*(a + b for a, b in pairs))
-
-    def __mul__(self, factor: float) -> _Kernels:
-        return _Kernels(*(getattr(self, n) * factor for n in _FIELDS))
+    apart: Price = Price()
 
     @property
     def seconds(self) -> float:
         """Seconds of one execution."""
         captured = self.count >= STOCK.fewest_in_graph and not self.loose
-        return self.apart + (STOCK.graph_launch + self.graph if captured else self.stream)
-
-
-_FIELDS = ("count", "graph", "stream", "apart", "heavy", "convolutions", "least", "loose", "unrolled")
+        return self.apart.seconds + (STOCK.graph_launch + self.graph if captured else self.stream)
 
 
 def xla_price(program: UProgram, spec: DeviceSpec) -> Price:
     """The price of one call of a translated program under stock XLA on a device."""
-    found = _region(program.entry, spec)
-    return Price(found.seconds, found.heavy, found.convolutions, found.least)
+    found = _statements(program.entry.body, spec)
+    return replace(found.apart, seconds=found.seconds)
 
 
 def unrolled_seconds(program: UProgram, spec: DeviceSpec) -> float | None:
     """Seconds of one call as one graph with unrolled loops, an estimate; None if a kernel is in no graph. The
     device has to be one on which XLA captures loops."""
-    seconds = STOCK.graph_launch + _region(program.entry, spec).unrolled
+    seconds = STOCK.graph_launch + _statements(program.entry.body, spec).unrolled
     return seconds if seconds < math.inf else None
 
 
 def xla_seconds(statement: Statement, spec: DeviceSpec) -> float:
     """Seconds of one execution of a statement, whatever surrounds it."""
     return _statements((statement,), spec).seconds
-
-
-def _region(region: Region, spec: DeviceSpec) -> _Kernels:
-    return _statements(region.body, spec)
 
 
 def _statements(statements: tuple[Statement, ...], spec: DeviceSpec) -> _Kernels:
@@ -93,27 +76,21 @@ def _statements(statements: tuple[Statement, ...], spec: DeviceSpec) -> _Kernels
 
 
 def _loop(loop: LoopUTask, spec: DeviceSpec) -> _Kernels:
-    once = sum((_region(r, spec) for r in loop.regions), _Kernels())
-    asked = STOCK.host_round_trip if loop.trip_count is None else 0.0
-    counter = _kernel(0.0, spec) if loop.trip_count is not None else _Kernels()
-    number = trips(loop)
-    each = (once + counter).seconds + asked
-    least = once.least if loop.trip_count is not None else 0.0
-    decided = STOCK.conditional if loop.trip_count is None else 0.0
-    return _Kernels(
-        apart=number * each,
-        heavy=number * once.heavy,
-        convolutions=number * once.convolutions,
-        least=number * least,
-        unrolled=number * ((once + counter).unrolled + decided) if number else 0.0,
-    )
+    once, number = sum((_statements(r.body, spec) for r in loop.regions), _Kernels()), trips(loop)
+    if loop.trip_count is None:  # it may have no trip at all
+        seconds, unrolled = once.seconds + STOCK.host_round_trip, once.unrolled + STOCK.conditional
+        apart = replace(once.apart, seconds=seconds, least_convolutions=0.0)
+    else:
+        counted = once + _kernel(0.0, spec)
+        unrolled, apart = counted.unrolled, replace(once.apart, seconds=counted.seconds)
+    return _Kernels(unrolled=number * unrolled if number else 0.0, apart=apart * number)
 
 
 def _branch(branch: BranchUTask, spec: DeviceSpec) -> _Kernels:
-    sides = [_region(r, spec) for r in branch.branches]
-    mean = sum(sides, _Kernels()) * (1 / len(sides))
+    sides = [_statements(r.body, spec) for r in branch.branches]
     own = _Kernels(1, STOCK.conditional, STOCK.host_round_trip, unrolled=STOCK.conditional)
-    return replace(mean + own, least=min(side.least for side in sides))
+    found = sum(sides, _Kernels()) * (1 / len(sides)) + own
+    return replace(found, apart=mean([side.apart for side in sides]))
 
 
 def _kernel(seconds: float, spec: DeviceSpec) -> _Kernels:
@@ -125,8 +102,7 @@ def _kernel(seconds: float, spec: DeviceSpec) -> _Kernels:
 def _anchor(operator: UOperator, spec: DeviceSpec) -> _Kernels:
     if operator.kind in PRODUCTS:
         return _library(operator, spec)
-    moved = work(operator).bytes / (STOCK.memory_share * spec.memory_rate)
-    return _kernel(moved, spec) * operator.facts.kernels
+    return _kernel(work(operator).bytes / _memory_rate(spec), spec) * operator.facts.kernels
 
 
 def _library(operator: UOperator, spec: DeviceSpec) -> _Kernels:
@@ -137,24 +113,20 @@ def _library(operator: UOperator, spec: DeviceSpec) -> _Kernels:
     share = STOCK.convolution_share if convolution else STOCK.product_share
     seconds = max(
         amount.flops / (_peak(operator, spec) * share * fill),
-        amount.bytes / (STOCK.memory_share * spec.memory_rate),
+        amount.bytes / _memory_rate(spec),
         STOCK.small_convolution if convolution else STOCK.small_product,
     )
     found = _kernel(seconds - spec.launch_seconds, spec)
     heavy = seconds if seconds >= STOCK.heavy else 0.0
     conv = heavy if convolution else 0.0
-    found = replace(found, heavy=heavy, convolutions=conv, least=conv)
+    found = replace(found, apart=Price(0.0, heavy, conv, conv))
     return replace(found, loose=1.0, unrolled=math.inf) if convolution else found
 
 
 def _peak(operator: UOperator, spec: DeviceSpec) -> float:
     """Flops per second of the units that a library uses: it pads thin operands for tensor cores."""
-    dtype = operator.inputs[0].type.dtype
-    if dtype in HALVES:
-        return spec.half_flops
-    if dtype == "float32" and operator.may_round:
-        return spec.tensor_flops
-    return spec.flops / 2 if dtype == "float64" else spec.flops
+    own = spec.flops / 2 if operator.inputs[0].type.dtype == "float64" else spec.flops
+    return {"halves": spec.half_flops, "tensors": spec.tensor_flops}.get(tensor_factors(operator), own)
 
 
 def _fusions(statements: tuple[Statement, ...], spec: DeviceSpec) -> _Kernels:
@@ -167,8 +139,11 @@ def _fusions(statements: tuple[Statement, ...], spec: DeviceSpec) -> _Kernels:
             statement.is_element or statement.kind == "dynamic_update_slice"
         )
         if isinstance(statement, UOperator) and fused and statement.kind not in FREE:
-            moved = statement.inputs[1] if statement.kind == "dynamic_update_slice" else statement.output
-            bytes_of[at] = bytes_of.get(at, 0.0) + moved.type.nbytes
+            bytes_of[at] = bytes_of.get(at, 0.0) + written(statement).type.nbytes
         level.update(dict.fromkeys(statement.outputs, at if fused else at + 1))
-    rate = STOCK.memory_share * spec.memory_rate
+    rate = _memory_rate(spec)
     return sum((_kernel(size / rate, spec) for size in bytes_of.values()), _Kernels())
+
+
+def _memory_rate(spec: DeviceSpec) -> float:
+    return STOCK.memory_share * spec.memory_rate

@@ -9,8 +9,7 @@ A machine's own measurements replace them: see `device.store`.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 
 from jax_cocktail.device.block import Block
 
@@ -149,21 +148,3 @@ class DeviceSpec:
 
 def _up(value: int, step: int) -> int:
     return -(-value // step) * step
-
-
-def to_json(spec: DeviceSpec) -> str:
-    """The spec as JSON text; `from_json` gives it back."""
-    return json.dumps(asdict(spec), indent=1) + "\n"
-
-
-def from_json(text: str) -> DeviceSpec:
-    """The spec that `to_json` wrote. ValueError for anything else."""
-    values = json.loads(text)
-    kinds = {field.name: str(field.type) for field in fields(DeviceSpec)}
-    if not isinstance(values, dict) or values.keys() != kinds.keys():
-        raise ValueError("this text does not describe a device in this version's way")
-    accepted: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float)}
-    for name, kind in kinds.items():
-        if not isinstance(values[name], accepted[kind]) or isinstance(values[name], bool):
-            raise ValueError(f"{name} of a device is of type {kind}, not {values[name]!r}")
-    return DeviceSpec(**values)

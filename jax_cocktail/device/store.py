@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from jax_cocktail import cache
-from jax_cocktail.device.spec import DeviceSpec, from_json, to_json
+from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.records import Store
 
 FOLDER = "devices"
-_FORMAT = 3
 _LOCK_SECONDS = 20.0  # a measurement takes a few seconds, compilation included
 
 
@@ -42,37 +40,18 @@ def _file(name: str) -> str:
     return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
+_STORE = Store(Measured, FOLDER)
+
+
 def load_measured(name: str) -> Measured | None:
     """The stored figures of the device called `name`; None if there are none or they cannot be trusted."""
-    try:
-        found = _parsed(cache.read_record(FOLDER, _file(name)))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return found if found.spec.name == name else None
-
-
-def _parsed(facts: Any) -> Measured:
-    """Parses a record. Raises ValueError, KeyError, TypeError or AttributeError if it is invalid."""
-    if facts["format"] != _FORMAT or type(facts["driver"]) is not int:
-        raise ValueError("not what this version writes")
-    left = {str(name): str(why) for name, why in facts["left"].items()}
-    return Measured(from_json(json.dumps(facts["spec"])), facts["driver"], left, str(facts["failed"]))
+    found = _STORE.load(_file(name))
+    return found if found is not None and found.spec.name == name else None
 
 
 def store_measured(found: Measured) -> Path | None:
     """Stores the figures under the card's name. Returns the file, or None if it cannot be written."""
-    facts = {"format": _FORMAT, "driver": found.driver, "failed": found.failed, "left": dict(found.left)}
-    try:
-        return cache.write_record(
-            FOLDER, _file(found.spec.name), {**facts, "spec": json.loads(to_json(found.spec))}
-        )
-    except OSError:
-        return None
-
-
-def forget() -> None:
-    """Removes the figures of all devices."""
-    cache.clear_records(FOLDER)
+    return _STORE.store(_file(found.spec.name), found)
 
 
 def one_measures(name: str) -> AbstractContextManager[bool]:

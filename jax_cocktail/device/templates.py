@@ -1,4 +1,4 @@
-"""What the text of generated programs costs the threads of a block, in clocks: the part of the GPU cost model
+"""The cost of generated text for the threads of a block, in clocks: the part of the GPU cost model
 that changes when the templates change.
 
 A block on the sizes of a loop body is no stream of bytes or flops but a chain of latencies. `cost.latency`
@@ -97,7 +97,7 @@ class Templates:
     box_clock: float
 
     def sized(self, threads: int) -> Templates:
-        """The same for blocks of so many threads, whose warps take turns to issue."""
+        """These costs for blocks of so many threads, whose warps take turns to issue."""
         more = max(threads, LEAST_THREADS) / THREADS - 1
         shares = {**TOGETHER, **(BESIDE if more > 0 else {})} if more else {}
         return replace(self, **{name: getattr(self, name) * (1 + s * more) for name, s in shares.items()})

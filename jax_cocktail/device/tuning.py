@@ -100,13 +100,14 @@ class FactorTuning:
 
 @dataclass(frozen=True, slots=True)
 class BatchTuning:
-    """The thresholds of `recover_elements` [M], on two AVX-512 cores."""
+    """The thresholds of `recover` [M], on two AVX-512 cores."""
 
     slots: int = 16  # batch elements computed together if each is small
     rows: int = 8  # batch elements computed together if they share the read of weights
     element_bytes: int = 256  # from this size one batch element fills vector registers by itself
     slot_bytes: int = 16 << 10  # of the carries in all slots together
     rounds: int = 8  # batch elements per slot of a part, so that few slots are idle at its end
+    most_repeated: float = 2.0  # of the flops of a side, in the work for its batch elements in turn
     branch_flops: float = 4096.0  # of a side per batch element, from which only those that take it compute it
     parallel_flops: float = 1 << 20  # of a side for the whole batch, from which it is divided over the units
 
@@ -130,7 +131,6 @@ class DivisionTuning:
     kept: float = 1 / 3  # of a core's cache: the part of a value that it computes and reads again
     least_part: int = 16  # least length of parts that need not divide the axis
     light: float = 4096  # most flops of a value that is recomputed, not stored
-    pack_trips: int = 32  # least trips of a loop that packs its weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class BlockTuning:
     most_together: int = 8  # [E] iterations whose loads are in flight; more cost registers and length
     usual_registers: int = 128  # [E] of a thread, before the compiler says
     rows_together: tuple[int, ...] = (128, 32)  # [E] of a product whose rows are a launch parameter
-    few_rows: int = 8  # [E] rows of a product that streams its matrix and keeps no tiles (kCkDotFewRows)
+    few_rows: int = 8  # [E] rows of a product that streams its matrix and keeps no tiles
 
     # Products whose matrix stays in registers while a loop runs [E].
     beside_held: int = 95  # registers of a thread for everything but held matrices, ...

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax_cocktail.config import Options, from_token
-from jax_cocktail.report import Report
-from jax_cocktail.timeline.values import Timeline
+
+if TYPE_CHECKING:
+    from jax_cocktail.report import Report
+    from jax_cocktail.timeline.values import Timeline
 
 _PREFIX = "jax_cocktail__"
 _SEPARATOR = "__"
@@ -50,25 +52,31 @@ class _State(threading.local):
     """Per-thread state.
 
     Attributes:
-      arguments: (wrapper, positional, keyword, dispatch) of the innermost call of a wrapper, or None. Without
-        a dispatch, what is lowered now cannot be exchanged later.
+      arguments: (wrapper, positional, keyword, dispatch, callee) of the innermost call of a wrapper, or None.
+        Without a dispatch, what is lowered now cannot be exchanged later.
       stock: stock XLA runs marked calls with force="auto", because it won for the enclosing call.
       reports: the list that collects reports for `explain`, or None.
       counts_stock: the reports tell what stock XLA makes of each region.
       recordings: the list that collects traced calls for `trace`, or None.
       beside: this thread works beside the caller's.
       again: a stored decision is to be measured again.
+      too_long: why no call is timed on these arguments, or "".
+      running: makes the call with what stock XLA has compiled for the caller; None if it cannot be had.
+      failure: an error for which stock XLA is to run a marked call, in the background; "" if there was none.
       ours: the number of marked calls that were lowered to our programs.
       begun: the work that this call has left to the background. Set only until the call returns.
     """
 
-    arguments: tuple[Any, tuple[Any, ...], dict[str, Any], Any] | None = None
+    arguments: tuple[Any, tuple[Any, ...], dict[str, Any], Any, Any] | None = None
     stock: bool = False
     reports: list[Report] | None = None
     counts_stock: bool = False
     recordings: list[Recording] | None = None
     beside: bool = False
     again: bool = False
+    too_long: str = ""
+    running: Callable[[], Any] | None = None
+    failure: str = ""
     ours: int = 0
     begun: Any
 
@@ -77,7 +85,7 @@ STATE = _State()
 
 
 class _Ending:
-    """Whether the process ends. It has no lock, which a forked child could find taken."""
+    """A flag that is set when the process ends. It has no lock, which a forked child could find taken."""
 
     _is_set = False
 
@@ -93,6 +101,10 @@ ENDING = _Ending()
 
 class Stopped(BaseException):
     """Ends work in the background because the process ends. Like KeyboardInterrupt, it is no Exception."""
+
+
+class Failed(Exception):
+    """Raised in the background if a program cannot be compiled because of an error that was told."""
 
 
 class NotTraced(Exception):

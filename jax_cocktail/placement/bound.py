@@ -13,7 +13,7 @@ from math import ceil
 
 from jax_cocktail.analysis.access import reads_own_part
 from jax_cocktail.placement.tile_groups import Division, TileGroup
-from jax_cocktail.utask.ir import LoopUTask, reads
+from jax_cocktail.utask.ir import LoopUTask, positions_of, reads
 from jax_cocktail.utask.types import Value
 
 _NEVER = float("-inf")
@@ -33,7 +33,7 @@ class _Crossings:
     def __init__(self, loop: LoopUTask, tile_group_of: Mapping[int, TileGroup]) -> None:
         self.loop = loop
         self.tile_group_of = tile_group_of
-        self.maker = {v: n for n, s in enumerate(loop.body.body) for v in s.outputs}
+        self.maker = positions_of(loop.body)
         self.reads = [reads(statement) for statement in loop.body.body]
         self.next = dict(zip(loop.carried, loop.body.results, strict=True))
 

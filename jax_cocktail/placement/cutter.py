@@ -48,7 +48,7 @@ class Cutter(ABC):
 
     @abstractmethod
     def operator(self, operator: UOperator) -> None:
-        """Appends an operator on its part; see `apart`."""
+        """Appends an operator on its part; see `emit_parts`."""
 
     # -- values ------------------------------------------------------------------------------------------
     def axes_of(self, values: Iterable[Value]) -> tuple[int | None, ...]:
@@ -89,7 +89,7 @@ class Cutter(ABC):
             assert isinstance(statement, BranchUTask), "stitched groups have no axis rule"
             self.branch(statement)
 
-    def apart(self, operator: UOperator, tie: Tie | None, where: list[Statement]) -> tuple[Value, ...]:
+    def emit_parts(self, operator: UOperator, tie: Tie | None, where: list[Statement]) -> tuple[Value, ...]:
         """Emits the operator on the parts of its operands, or on whole ones without a tie; its results."""
         operands, results = cuts(operator, tie)
         inputs, outputs = self.parts_of(operator.inputs, operands), self.made(operator.outputs, results)

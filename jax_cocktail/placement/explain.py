@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from jax_cocktail.analysis.classes import AxisClass
 from jax_cocktail.cost.work import has_loop, total, work
@@ -29,7 +29,7 @@ def tile_group_notes(region: Region, division: Division, loop: LoopUTask | None)
         else:
             yield f"{where}{how}, with a barrier after them ({amount})"
     if loop is not None and division.tile_groups:
-        bound, met = recurrence_bound(loop, division), division.meetings
+        bound, met = recurrence_bound(loop, division), division.barrier_count
         plural = "" if met == 1 else "s"
         yield f"{_at(loop.source)}loop: {met} barrier{plural} per iteration; the recurrence bound is {bound}"
 
@@ -63,21 +63,23 @@ def refusal_notes(
 ) -> Iterator[str]:
     """One sentence per heavy statement that every unit executes. `placed_inside`: positions of
     statements with divided regions."""
-    claimed = division.tile_group_of
+    claimed, reasons = division.tile_group_of, _reasons(division)
     for position, statement in enumerate(region.body):
         if position in claimed or position in placed_inside or not limits.pays((statement,)):
             continue
-        what = _name(statement)
-        reasons = sorted({_reason(cut, why) for cut, why in _about(statement, division)})
-        why = "; ".join(reasons) or "no axis of it can be cut"
+        found = sorted({reason for value in statement.outputs for reason in reasons.get(value, ())})
+        what, why = _name(statement), "; ".join(found) or "no axis of it can be cut"
         yield f"{_at(statement.source)}{what} of {work(statement).flops:.3g} flops is not divided: {why}"
 
 
-def _about(statement: Statement, division: Division) -> Iterator[tuple[AxisClass, str]]:
-    made = set(statement.outputs)
+def _reasons(division: Division) -> Mapping[Value, list[str]]:
+    """The reasons why classes of each value were refused. One class may have an axis of every value."""
+    found: dict[Value, list[str]] = {}
     for cut, why in division.refused:
-        if not made.isdisjoint(cut.axes):
-            yield cut, why
+        reason = _reason(cut, why)
+        for value in cut.axes:
+            found.setdefault(value, []).append(reason)
+    return found
 
 
 def _reason(cut: AxisClass, why: str) -> str:

@@ -115,6 +115,7 @@ class _Scratch(FreshValues):
     """Makes values for a trial that enters no program."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._ids = count(1 << 48)
 
 
@@ -228,7 +229,7 @@ class _Across(Tiler):
     def start(self, extent: int) -> Value:
         return self.counted(extent)
 
-    def apart(self, operator: UOperator, tie: Tie | None, where: list[Statement]) -> tuple[Value, ...]:
+    def emit_parts(self, operator: UOperator, tie: Tie | None, where: list[Statement]) -> tuple[Value, ...]:
         """Reads the part of an array that this loop writes as one block, not as a slice of a slice."""
         if tie is not None and operator.kind == "dynamic_slice":
             array, axis = operator.inputs[0], tie.outputs[0]
@@ -236,7 +237,7 @@ class _Across(Tiler):
                 return (self.slice_part(operator, self.own[array][0], axis, self.first),)
             if array in self.arrays:
                 return (self.slice_part(operator, self.arrays[array], axis, where),)
-        return super().apart(operator, tie, where)
+        return super().emit_parts(operator, tie, where)
 
 
 def _is_light(statement: Statement, limits: Limits) -> bool:

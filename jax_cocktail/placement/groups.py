@@ -114,7 +114,7 @@ class Wave:
 
     @property
     def arrays(self) -> Mapping[Value, Value]:
-        """The same map for parameters and for their next values."""
+        """One map for parameters and for their next values."""
         return {**self.parameters, **{c.value: c.result for c in self.carries if c.is_wide}}
 
     def results(self, values: Sequence[Value]) -> tuple[Value, ...]:

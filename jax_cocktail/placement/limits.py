@@ -9,11 +9,12 @@ from math import ceil, inf, prod
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass
 from jax_cocktail.cost.reuse import reused_bytes, streaming_seconds
-from jax_cocktail.cost.unit_time import Part, Seconds, Unit, seconds_by_share, unit_of, unit_seconds
+from jax_cocktail.cost.unit_time import Part, Seconds, seconds_by_share, unit_seconds
 from jax_cocktail.cost.work import Work, has_loop, total
 from jax_cocktail.device.host import SERVER, Cache
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK, PROGRAM, DivisionTuning
+from jax_cocktail.device.unit import Unit, unit_of
 from jax_cocktail.utask.ir import Region, Statement, UOperator, is_a
 from jax_cocktail.utask.layout import divisors
 from jax_cocktail.utask.operators import PRODUCTS
@@ -48,18 +49,14 @@ class Limits(DivisionTuning):
     `lanes`: least output features of a convolution in one part; `cache`: decides the number of tiles of an
     independent axis; `crossing`: seconds of a barrier and of the first bytes after it; `takes_operands`: a
     result may overwrite an operand of the program, which one unit copies if the caller keeps it;
-    `dense_bytes`: largest dense part that is packed, since packed parts stay with their units; `packs_rows`:
-    a packed right operand is stored row by row, so that one product computes all columns; `has_grids`: parts
-    may be cut along a second axis; `meets`: all units meet between two supersteps, so what they have read
-    before may be overwritten.
+    `has_grids`: parts may be cut along a second axis; `meets`: all units meet between two supersteps, so what
+    they have read before may be overwritten.
     """
 
     lanes: int = SERVER.vector_lanes
     cache: Cache = SERVER.shared
     crossing: float = SERVER.barrier_seconds
     takes_operands: bool = True
-    dense_bytes: float = 0.0
-    packs_rows: bool = False
     has_grids: bool = False
     meets: bool = True
     delays: bool = True
@@ -341,12 +338,9 @@ def limits_for(spec: DeviceSpec, threads: int = BLOCK.threads) -> DeviceLimits:
     unit = unit_of(spec, threads)
     return DeviceLimits(
         light=BLOCK.light,
-        pack_trips=BLOCK.pack_trips,
         lanes=1,
         takes_operands=False,
-        dense_bytes=unit.near,
         piece_bytes=0,  # a block fetches no lines that it does not ask for
-        packs_rows=True,
         has_grids=True,
         meets=False,  # small values cross without a barrier
         delays=False,  # what runs before a barrier runs while others are on their way to it

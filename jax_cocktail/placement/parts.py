@@ -1,16 +1,15 @@
-"""Tilings, and packed copies of the parts of values."""
+"""Tilings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from jax_cocktail.analysis.classes import AxisClass
-from jax_cocktail.utask.types import Value
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How an axis becomes the trips of a parallel loop.
+    """The division of an axis into the trips of a parallel loop.
 
     `parts`: number of equal runs of the axis. `first`: the unit that runs part 0. `length`: of a part, if the
     last one may reach past the end, else 0. `across`: trips for each part; trip t of the loop is trip
@@ -53,16 +52,3 @@ def blocks_of(cut: AxisClass, number: int) -> tuple[Tiling, ...]:
         return ()
     equal = Tiling(number - 1)
     return (Tiling(number),) if cut.parts % number == 0 else (equal, equal.rest)
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Dense copies of the parts of a value.
-
-    `parts`: all copies; the first axis counts the parts, or the trips that read them. `rest`: the remainder
-    of the axis. `order`: the value's axes in the order in which a part holds them.
-    """
-
-    parts: Value
-    rest: Value | None = None
-    order: tuple[int, ...] = ()

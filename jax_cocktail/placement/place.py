@@ -13,14 +13,13 @@ divided: a communicating axis costs a barrier per crossing. Every unit executes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from jax_cocktail.analysis.access import reads_own_part
-from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.parallel import scalar_constants
-from jax_cocktail.analysis.trips import goes_by_trips, side_by_side
+from jax_cocktail.analysis.trips import loop_with_unknown_trips, side_by_side
 from jax_cocktail.cost.work import has_loop, sure_runs, total
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.placement.explain import (
@@ -36,10 +35,10 @@ from jax_cocktail.placement.groups import NO_WAVE, Group, Wave, carried_by_parts
 from jax_cocktail.placement.light import is_light, light_positions
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
-from jax_cocktail.placement.parts import Packed, Tiling
+from jax_cocktail.placement.parts import Tiling
 from jax_cocktail.placement.prune import prune, skeleton
 from jax_cocktail.placement.push_slices import push_slices
-from jax_cocktail.placement.tile import Sources, pack, tile, updated, updated_arrays
+from jax_cocktail.placement.tile import Sources, tile, updated, updated_arrays
 from jax_cocktail.placement.tile_groups import Division, TileGroup, divide
 from jax_cocktail.utask.builder import beginning
 from jax_cocktail.utask.ir import (
@@ -49,11 +48,9 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
-    is_a,
+    definitions,
     is_parallel,
-    operators_in,
-    outputs_in,
-    reads,
+    readers,
     regions_in,
 )
 from jax_cocktail.utask.operators import LEAVES, PRODUCTS, STATIC_VIEWS
@@ -61,13 +58,10 @@ from jax_cocktail.utask.printer import shape
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.rewrite import map_regions
 from jax_cocktail.utask.substitute import FreshValues, replaced
-from jax_cocktail.utask.types import NOWHERE, Source, Value
+from jax_cocktail.utask.types import NOWHERE, Value
 
 # Recomputed wherever they are read. Reversed arrays cannot be loaded as vectors; each `empty` is a new array.
 _FREE = STATIC_VIEWS - {"reverse"} | LEAVES - {"empty"}
-_VIEWS = _FREE - LEAVES - {"broadcast"}
-Copies = Mapping[tuple[Value, int], Packed]  # of the parts of a value along an axis
-_NOTHING: Copies = {}
 _NOWHERE: Mapping[Value, Value] = {}
 
 
@@ -103,20 +97,14 @@ class _Frame:
     kept: Collection[Value] = ()
     done: set[int] = field(default_factory=set)  # positions
     before: frozenset[int] = frozenset()  # positions in front of the superstep, hence of a barrier
-    readers: dict[Value, list[int]] = field(default_factory=dict)  # positions of the value's readers
-    made: set[Value] = field(default_factory=set)  # values that the region's statements define
     results: frozenset[Value] = frozenset()
 
     def __post_init__(self) -> None:
         self.results = frozenset(self.region.results)
-        for position, statement in enumerate(self.region.body):
-            self.made.update(statement.outputs)
-            for value in reads(statement):
-                self.readers.setdefault(value, []).append(position)
 
     def is_read(self, value: Value, *but: Collection[int]) -> bool:
         """True if a statement at a position outside these collections reads the value."""
-        return any(all(n not in each for each in but) for n in self.readers.get(value, ()))
+        return any(all(n not in each for each in but) for n in readers(self.region).get(value, ()))
 
     def is_needed(self, value: Value, positions: Collection[int]) -> bool:
         """True if the value is needed outside of the statements at these positions."""
@@ -137,11 +125,10 @@ class _Work:
     needed: frozenset[Value]
     sources: Sources
 
-    def tiled(self, tiling: Tiling, fresh: FreshValues, packed: Copies = _NOTHING) -> tuple[Statement, ...]:
+    def tiled(self, tiling: Tiling, fresh: FreshValues) -> tuple[Statement, ...]:
         """See `tile`."""
-        sources, source = replace(self.sources, packed=packed), first_source(self.statements)
-        axes, results = self.tile_group.axes, self.results
-        return tile(self.statements, results, axes, tiling, fresh, source, sources)
+        axes, source = self.tile_group.axes, first_source(self.statements)
+        return tile(self.statements, self.results, axes, tiling, fresh, source, self.sources)
 
     @property
     def extent(self) -> int:
@@ -161,12 +148,11 @@ class _Placer:
         self.notes = notes
         self.operands = frozenset(program.entry.parameters)
         self.kept = _kept(program)
-        self.constants = scalar_constants(operators_in(program.entry))
+        self.constants = scalar_constants(program.entry)
         self.placed = 0  # number of tile groups
         self.frames: list[_Frame] = []
         self.divisions: dict[tuple[str, frozenset[int]], tuple[Region, Division]] = {}  # by shape and `kept`
         self.recipes: dict[Value, UOperator] = {}
-        self.packs: dict[tuple[Value, int, tuple[int, ...], Tiling], Packed] = {}
         self.wide: dict[Value, Value] = {}  # results and carries of stages -> the padded arrays with them
 
     def region(
@@ -224,14 +210,14 @@ class _Placer:
     def _mesh(self, statement: Statement) -> tuple[Statement, ...]:
         """A statement that every unit executes, with divided regions and the statements that they need."""
         if isinstance(statement, LoopUTask) and not statement.parallel:
-            if (apart := goes_by_trips(statement, self.units, self.constants)) is not None:
-                return self._trips(apart)
+            if (parallel := loop_with_unknown_trips(statement, self.units, self.constants)) is not None:
+                return self._trips(parallel)
             wave, before = wave_of(statement, self.units, self.limits, self.fresh), self.placed
             body = self.region(statement.body, sure_runs(statement), statement, wave)
             if self.placed == before and self.limits.pays((statement,)):
-                apart = side_by_side(statement, self.constants)
-                if apart is not None:
-                    return self._trips(apart)
+                parallel = side_by_side(statement, self.constants)
+                if parallel is not None:
+                    return self._trips(parallel)
             return carried_by_parts(statement, body, wave, self.fresh, self.recipes)
         if isinstance(statement, BranchUTask):
             return (map_regions(statement, lambda r: self.region(r, 1, places=_replaced(statement, r))),)
@@ -262,12 +248,12 @@ class _Placer:
         blocks = None
         if grid is not None:
             recipes = self._recomputed(frame, work, grid.tiling.across)
-            blocks = divided(self._tiled(work, grid.tiling), grid, self.fresh, self.limits, recipes)
+            blocks = divided(work.tiled(grid.tiling, self.fresh), grid, self.fresh, self.limits, recipes)
         if grid is not None and blocks is not None:
             self.notes.append(grid_note(work.statements, work.results, grid))
             frame.emit(blocks)
         else:
-            frame.emit(self._tiled(work, tile_group.tiling))
+            frame.emit(work.tiled(tile_group.tiling, self.fresh))
         self.placed += 1
 
     def _recomputed(self, frame: _Frame, work: _Work, blocks: int) -> dict[Value, UOperator]:
@@ -285,9 +271,6 @@ class _Placer:
             and s.output.type.nbytes > PROGRAM.replicated_bytes
             and claimed.isdisjoint((s.output, *s.inputs))
         }
-
-    def _tiled(self, work: _Work, tiling: Tiling) -> tuple[Statement, ...]:
-        return work.tiled(tiling, self.fresh, self._packed(work.statements, work.tile_group.axes, tiling))
 
     def _work(self, frame: _Frame, tile_group: TileGroup) -> _Work:
         body, length = frame.region.body, tile_group.tiling.length
@@ -324,12 +307,8 @@ class _Placer:
 
     def _is_steady(self, value: Value) -> bool:
         """True if the region runs repeatedly on the same value."""
-        home = self._home(value)
+        home = next((k for k, frame in enumerate(self.frames) if value in frame.visible), None)
         return home is not None and prod(f.trips for f in self.frames[home + 1 :]) > 1
-
-    def _home(self, value: Value) -> int | None:
-        """The outermost region in which the value is visible."""
-        return next((k for k, frame in enumerate(self.frames) if value in frame.visible), None)
 
     def _wide(self, result: Value, tile_group: TileGroup) -> Value:
         """The padded array that holds a result of wide parts."""
@@ -341,58 +320,6 @@ class _Placer:
             return False
         return self.limits.takes_operands or base not in self.operands
 
-    # -- packed operands ---------------------------------------------------------------------------------
-    def _packed(self, statements: Sequence[Statement], axes: Mapping[Value, int], tiling: Tiling) -> Copies:
-        """Packed copies of matrices that a loop reads repeatedly, if their parts are not dense or units can
-        keep them. If units keep parts, also copies of the values that a wavefront stage reads by parts."""
-        found: dict[tuple[Value, int], Packed] = {}
-        for statement in _dots(statements):
-            if all(v not in axes for v in statement.outputs):
-                continue
-            tie = rule(statement).along([axes.get(v) for v in statement.outputs])
-            assert tie is not None
-            for side, value, axis in zip(("lhs", "rhs"), statement.inputs, tie.inputs, strict=True):
-                if axis is None:
-                    continue
-                dense = prod(value.type.shape[:axis]) == 1
-                if not dense or value.type.nbytes / tiling.parts <= self.limits.dense_bytes:
-                    order = self._reading_order(statement, side, value.type.rank, axis)
-                    found |= self._pack(value, axis, order, tiling, statement.source)
-        if not self.limits.dense_bytes:
-            return found
-        for statement, value, axis in _read_by_parts(statements, axes):
-            recipe = self.recipes.get(value)
-            if (value, axis) not in found and (recipe is None or recipe.kind in _VIEWS):
-                found |= self._pack(value, axis, tuple(range(value.type.rank)), tiling, statement.source)
-        return found
-
-    def _pack(
-        self, value: Value, axis: int, order: tuple[int, ...], tiling: Tiling, source: Source
-    ) -> Copies:
-        """The packed copy, if it pays, made before the outermost loop that does not change the value. Each
-        block of a part has its own copy if units can keep those."""
-        if value.type.nbytes / tiling.parts > self.limits.dense_bytes:
-            tiling = replace(tiling, across=1)
-        home = self._home(value)
-        if home is None or prod(f.trips for f in self.frames[home + 1 :]) < self.limits.pack_trips:
-            return _NOTHING
-        key = (value, axis, order, tiling)
-        if key not in self.packs:
-            copies, self.packs[key] = pack(value, axis, tiling, self.fresh, source, order)
-            self.frames[home].emit(copies)
-        return {(value, axis): self.packs[key]}
-
-    def _reading_order(self, dot: UOperator, side: str, rank: int, axis: int) -> tuple[int, ...]:
-        """The axes of a packed operand in the order in which a matrix product reads them. A core reads one
-        block of rows per column group sequentially, which suits the prefetcher and touches few pages; GPU
-        threads read all columns of a row in one coalesced access."""
-        contract = dot.ints(f"{side}_contract")
-        if side == "lhs" or axis in dot.ints(f"{side}_batch"):
-            return tuple(range(rank))
-        last = contract if self.limits.packs_rows else (*contract, axis)
-        kept = tuple(d for d in range(rank) if d not in last)
-        return (*contract, *kept) if self.limits.packs_rows else (*kept, *last)
-
 
 def _kept(program: UProgram) -> frozenset[Value]:
     """The operands that their caller may need again: all but those that are donated. Of a program with loops,
@@ -400,34 +327,6 @@ def _kept(program: UProgram) -> frozenset[Value]:
     parameters = program.entry.parameters
     loops = any(map(has_loop, program.entry.body))
     return frozenset(parameters) - (set() if loops else {parameters[n] for n in program.donated})
-
-
-def _dots(statements: Sequence[Statement]) -> Iterator[UOperator]:
-    """The products among the statements and in branches. Loops packed their own when they were built."""
-    for statement in statements:
-        if is_a(statement, "dot"):
-            yield statement
-        elif isinstance(statement, BranchUTask):
-            for region in statement.branches:
-                yield from _dots(region.body)
-
-
-def _read_by_parts(
-    statements: Sequence[Statement], axes: Mapping[Value, int]
-) -> Iterator[tuple[UOperator, Value, int]]:
-    """Operands that element-wise operators of a wavefront stage read by parts, with their axes; values that
-    are cut are excluded. So are slices at dynamic positions: one trip reads few of their elements."""
-    for statement in statements:
-        if not isinstance(statement, BranchUTask) or statement.stage is None:
-            continue
-        inside = (s for region in statement.branches for s in region.body if isinstance(s, UOperator))
-        for operator in inside:
-            tie = rule(operator).along([axes.get(v) for v in operator.outputs])
-            if tie is None or operator.kind in PRODUCTS | {"dynamic_slice", "dynamic_update_slice"}:
-                continue
-            for value, axis in zip(operator.inputs, tie.inputs, strict=True):
-                if axis is not None and value not in axes:
-                    yield operator, value, axis
 
 
 def _recipes(
@@ -446,10 +345,10 @@ def _recipes(
 def _replaced(branch: BranchUTask, region: Region) -> dict[Value, Value]:
     """Results of a region of a branch -> values that another region returns unchanged. A result may overwrite
     such a value if nothing reads it later; then neither region copies."""
-    made, times = outputs_in(region), Counter(region.results)
+    made, times = definitions(region), Counter(region.results)
     found: dict[Value, Value] = {}
     for other in branch.branches:
-        inside = outputs_in(other)
+        inside = definitions(other)
         for result, value in zip(region.results, other.results, strict=True):
             if result in made and value not in inside and times[result] == 1:
                 found.setdefault(result, value)
@@ -478,7 +377,7 @@ def _bases(
     found, taken = dict[Value, Value](), set[Value]()
     for result in results:
         root = updated(result, arrays)[-1]
-        known = root in parameters or (root in frame.made and root not in inside)
+        known = root in parameters or (root in definitions(frame.region) and root not in inside)
         candidates = [root] if root != result and known else []
         if times[result] == 1 and are_carries:
             carry = becomes[result]

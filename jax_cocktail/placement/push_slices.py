@@ -72,7 +72,7 @@ class _Pusher:
     def region(self, region: Region, in_loop: bool) -> Region:
         self.frames.append(_Frame(visible=set(region.parameters)))
         sizes: dict[Value, tuple[int, int]] = {}
-        if in_loop:
+        if in_loop and all(any(is_a(s, kind) for s in region.body) for kind in ("dot", "slice")):
             for cut in axis_classes(region.body):
                 size = _slice_size(cut, region.body)
                 if size:

@@ -19,7 +19,7 @@ from jax_cocktail.analysis.axes import Tie
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.placement.cutter import Cutter, constant_run
 from jax_cocktail.placement.families import schedule_operator, tie_of
-from jax_cocktail.placement.parts import Packed, Tiling
+from jax_cocktail.placement.parts import Tiling
 from jax_cocktail.placement.prune import prune
 from jax_cocktail.utask.builder import INDEX, Builder, beginning
 from jax_cocktail.utask.ir import (
@@ -40,13 +40,12 @@ class Sources:
     """Cheaper sources and targets of a tiling.
 
     `bases`: for a result, an array of the same type that it may overwrite: only the statements read it, each
-    part its own. `packed`: for an outside value and axis, copies of its parts. `recipes`: operators of
-    outside values whose parts are recomputed, not read. `wide`: for results and bases of a tiling with a
-    fixed part length, the padded arrays that hold them, long enough for all parts.
+    part its own. `recipes`: operators of outside values whose parts are recomputed, not read. `wide`: for
+    results and bases of a tiling with a fixed part length, the padded arrays that hold them, long enough for
+    all parts.
     """
 
     bases: Mapping[Value, Value] = field(default_factory=dict)
-    packed: Mapping[tuple[Value, int], Packed] = field(default_factory=dict)
     recipes: Mapping[Value, UOperator] = field(default_factory=dict)
     wide: Mapping[Value, Value] = field(default_factory=dict)
 
@@ -92,37 +91,6 @@ def tile(
     parameters = fresh.like(begun)
     written = rest.run(prune(Region((), tuple(statements), tuple(left))).body, left, parameters)
     return (*tiler.before, loop, *rest.before, rest.parallel(begun, parameters, written, left))
-
-
-def pack(
-    value: Value,
-    axis: int,
-    tiling: Tiling,
-    fresh: FreshValues,
-    source: Source = NOWHERE,
-    order: tuple[int, ...] = (),
-) -> tuple[tuple[Statement, ...], Packed]:
-    """Copies of `value` in which every part along `axis` is one dense block, and the statements for them.
-
-    A parallel loop copies the parts, so each lands in the memory of the unit that will read it. `order`: the
-    axes in the order in which they are read, if that is not the value's. Each trip across a part has its own
-    copy.
-    """
-    tiler = Tiler({}, tiling, fresh, source, Sources())
-    order, build = order or tuple(range(value.type.rank)), tiler.at(tiler.out)
-    part = build.transpose(tiler.part(value, axis), order)
-    row = build.reshape(part, (1, *part.type.shape))
-    result = fresh.make(TensorType(part.type.dtype, (tiling.trips, *part.type.shape)))
-    parameter, written = fresh.make(result.type), fresh.make(result.type)
-    inputs = (parameter, row, tiler.trip, *[tiler.number(0)] * part.type.rank)
-    build.define((written,), "dynamic_update_slice", inputs)
-    loop = tiler.parallel((tiler.array(result.type),), (parameter,), (written,), (result,))
-    if tiling.length or not value.type.shape[axis] % tiling.parts:
-        return (*tiler.before, loop), Packed(result, order=order)
-    rest = Tiler({}, tiling.rest, fresh, source, Sources())
-    left = rest.part(value, axis)
-    kept = rest.at(rest.out).emit("copy", (left,), left.type)
-    return (*tiler.before, loop, *rest.first, *rest.out), Packed(result, kept, order)
 
 
 class Tiler(Cutter):
@@ -263,16 +231,6 @@ class Tiler(Cutter):
         wide, zero = value.type.resized(axis, self.tiling.reach), build.constant(0, value.type.dtype)
         return build.emit("pad", (value, zero), wide, low=none, interior=none)
 
-    def packed_part(self, packed: Packed) -> Value:
-        """Reads the part of a packed value."""
-        if self.tiling.is_rest:
-            assert packed.rest is not None
-            return packed.rest
-        build, count = self.at(self.first), packed.parts.type.shape[0]
-        number = self.index if count == self.tiling.parts else self.trip
-        row = build.row(packed.parts, number, self.number(0))
-        return build.transpose(row, [packed.order.index(d) for d in range(row.type.rank)])
-
     def whole(self, value: Value) -> Value:
         if (value, None) in self.known:
             return self.known[value, None]
@@ -307,12 +265,10 @@ class Tiler(Cutter):
             if updated != axis:
                 raise _fault(f"{value} is updated in place along axis {updated} and read along {axis}")
             return self.cut(array, axis, self.first)
-        packed, recipe = self.sources.packed.get((value, axis)), self.sources.recipes.get(value)
-        if packed is not None and (packed.rest is not None or not self.tiling.is_rest):
-            return self.packed_part(packed)
+        recipe = self.sources.recipes.get(value)
         if recipe is None or (tie := tie_of(recipe, (axis,), self.tiling)) is None:
             return self.cut(value, axis, self.first)
-        (part,) = self.apart(recipe, tie, self.first)
+        (part,) = self.emit_parts(recipe, tie, self.first)
         return part
 
     # -- statements --------------------------------------------------------------------------------------
@@ -328,20 +284,20 @@ class Tiler(Cutter):
         if tie is not None and operator.outputs[0] in self._links:
             self._update(operator, tie)
         else:
-            self.note(operator.outputs, axes, self.apart(operator, tie, self.out))
+            self.note(operator.outputs, axes, self.emit_parts(operator, tie, self.out))
 
-    def apart(self, operator: UOperator, tie: Tie | None, where: list[Statement]) -> tuple[Value, ...]:
+    def emit_parts(self, operator: UOperator, tie: Tie | None, where: list[Statement]) -> tuple[Value, ...]:
         if tie is None:
-            return super().apart(operator, tie, where)
+            return super().emit_parts(operator, tie, where)
         axis = tie.outputs[0]
         if operator.kind == "constant":
             return (self._constant(operator, axis, where),)
         if operator.kind == "iota" and operator["dimension"] == axis:
             return (self._iota(operator, where),)
         if operator.kind != "dynamic_slice" or not self._is_plain(operator.inputs[0]):
-            return super().apart(operator, tie, where)
+            return super().emit_parts(operator, tie, where)
         if self.tiling.length:  # the part may reach past the end of the array
-            (whole,) = super().apart(operator, None, where)
+            (whole,) = super().emit_parts(operator, None, where)
             return (self.cut(whole, axis, where),)
         return (self.slice_part(operator, operator.inputs[0], axis, where),)
 
@@ -417,8 +373,7 @@ class Tiler(Cutter):
         return value
 
     def loop(self, loop: LoopUTask) -> None:
-        tested = loop.carried if loop.condition is None else loop.condition.parameters
-        if not self.axes_of(loop.carried) == self.axes_of(loop.outputs) == self.axes_of(tested):
+        if not self.axes_of(loop.carried) == self.axes_of(loop.outputs) == self.axes_of(loop.tested):
             raise _fault("the values of one carry are cut along different axes")
         super().loop(loop)
 

@@ -30,8 +30,10 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     defined_in,
+    definitions,
     is_a,
-    outputs_in,
+    positions_of,
+    readers,
     reads,
     regions_of,
     walk,
@@ -41,7 +43,7 @@ from jax_cocktail.utask.types import Value
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CutChoice:
     """A class and its number of parts. Choices with equal `number` have the same class."""
 
     number: int
@@ -91,7 +93,7 @@ class Division:
         return {n: tile_group for tile_group in self.tile_groups for n in tile_group.positions}
 
     @property
-    def meetings(self) -> int:
+    def barrier_count(self) -> int:
         """Supersteps with a barrier at their end: barriers of one run of the region, without inner loops."""
         return sum(bool(superstep.tile_groups) for superstep in self.supersteps)
 
@@ -145,7 +147,7 @@ def barrier_free(region: Region, limits: Limits) -> Iterator[AxisClass]:
     divider = _Divider(region, 1, limits)
     heavy = [n for n in range(len(region.body)) if n not in divider.light]
     for cut in axis_classes([region.body[n] for n in heavy]):
-        divider.claims = dict.fromkeys(heavy, Choice(0, cut, 2))
+        divider.claims = dict.fromkeys(heavy, CutChoice(0, cut, 2))
         crossings = _crossings_at(cut, heavy)
         fits = not cut.clash and all(divider._fits(cut, n, crossings.get(n, ())) for n in heavy)
         if fits and not any(divider._supersteps().values()):
@@ -160,20 +162,17 @@ class _Divider:
         self.units = units
         self.limits = limits
         self.light = light_positions(region.body, limits.light)
-        self.made = {v: n for n, s in enumerate(region.body) for v in s.outputs}
+        self.made = positions_of(region)
         self.reads = [reads(s) for s in region.body]
         self.needs = [[(self.made[v], v) for v in values if v in self.made] for values in self.reads]
-        self.readers: dict[Value, list[int]] = {}
-        for position, values in enumerate(self.reads):
-            for value in values:
-                self.readers.setdefault(value, []).append(position)
+        self.readers = readers(region)
         self.results = frozenset(region.results)
-        self.claims: dict[int, Choice] = {}
+        self.claims: dict[int, CutChoice] = {}
         self.divided: dict[tuple[int, ...], float] = {}  # positions of loops -> seconds with divided bodies
         self.counts: dict[tuple[int, tuple[int, ...]], int | None] = {}  # class, positions -> parts
         self.refused: list[tuple[AxisClass, str]] = []
         self.avoids_pieces = False  # other classes went before one that has short pieces of rows
-        self.apart: list[tuple[AxisClass, list[int]]] = []  # without a crossing; the positions that they fit
+        self.uncrossed: list[tuple[AxisClass, list[int]]] = []  # and the positions that they fit
 
     def divide(self) -> Division:
         self._claim()
@@ -206,7 +205,7 @@ class _Divider:
             members = {self.made[v] for v in cut.axes if v in self.made} & candidates
             fitting = [n for n in sorted(members) if self._fits(cut, n, crossings.get(n, ()))]
             found.append((cut, fitting, set(crossings)))
-        self.apart = [(cut, fitting) for cut, fitting, places in found if not cut.clash and not places]
+        self.uncrossed = [(cut, fitting) for cut, fitting, places in found if not cut.clash and not places]
         offers = [
             (self._rank(cut, fitting), -len(cut.axes), len(places), cut, fitting)
             for cut, fitting, places in found
@@ -226,7 +225,7 @@ class _Divider:
             if why or parts is None:
                 self.refused.append((cut, why))
                 continue
-            choice = Choice(number, cut, parts)
+            choice = CutChoice(number, cut, parts)
             self.claims.update(dict.fromkeys(free, choice))
 
     def _rank(self, cut: AxisClass, positions: Sequence[int]) -> tuple[float, float]:
@@ -247,7 +246,7 @@ class _Divider:
                 self.divided[key] = self._inside(found)
             return self.divided[key]
 
-        others = [c for c, fitting in self.apart if c is not cut and set(fitting).issuperset(loops)]
+        others = [c for c, fitting in self.uncrossed if c is not cut and set(fitting).issuperset(loops)]
         return self.limits.independent(cut, self.units, found, divided, others) if found else (0.0, None)
 
     def _inside(self, statements: Sequence[Statement]) -> float:
@@ -348,7 +347,7 @@ class _Divider:
         statement, now = self.statements[position], superstep[position]
         if position not in self.claims or not isinstance(statement, UOperator) or not statement.is_element:
             return now
-        readers = self.readers.get(statement.outputs[0], [])
+        readers = self.readers.get(statement.outputs[0], ())
         then = min((superstep[n] for n in readers), default=now)
         first = [n for n in readers if superstep[n] == then]
         kept = not self.results.isdisjoint(statement.outputs)
@@ -360,7 +359,7 @@ class _Divider:
 
     def _touching(self, value: Value) -> list[int]:
         """The positions that make or read a value."""
-        return self.readers.get(value, []) + ([self.made[value]] if value in self.made else [])
+        return [*self.readers.get(value, ()), *([self.made[value]] if value in self.made else ())]
 
     def _ready(self, superstep: Mapping[int, int], position: int, maker: int, value: Value) -> int:
         """The first superstep in which the statement can use the value."""
@@ -460,7 +459,7 @@ def _roots(value: Value, body: Sequence[Statement]) -> frozenset[Value]:
             return _roots(maker.initial[place], body)
     if isinstance(maker, BranchUTask):
         place = maker.outputs.index(value)
-        sides = (_roots(r.results[place], r.body) - outputs_in(r) for r in maker.branches)
+        sides = (_roots(r.results[place], r.body).difference(definitions(r)) for r in maker.branches)
         outside = frozenset().union(*sides)
         if outside:
             return frozenset().union(*(_roots(v, body) for v in outside))

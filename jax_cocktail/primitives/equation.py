@@ -1,6 +1,6 @@
 """A jaxpr in data types of our own, which are the same for all supported releases of jax.
 
-`lowering.adapter` makes these from jaxprs, and the rules of this package read them. Calls (`jit`,
+`lowering.edge.adapter` makes these from jaxprs, and the rules of this package read them. Calls (`jit`,
 `custom_jvp_call`, `checkpoint` ...) are already inlined. Typed PRNG keys keep their logical shape and have
 `key_impl` set. Literals are NumPy scalars.
 """

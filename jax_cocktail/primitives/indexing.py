@@ -104,7 +104,7 @@ def gather(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> V
 
 
 def _replaces(jaxpr: Any) -> bool:
-    """Whether the update computation of a `scatter` returns the update itself."""
+    """True if the update computation of a `scatter` returns the update itself."""
     if jaxpr is None:
         return True
     inner = getattr(jaxpr, "jaxpr", jaxpr)

@@ -64,7 +64,7 @@ class Message:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Log:
-    """What a program logs: messages by the first word of their records, and the length of the log in words.
+    """The log of a program: messages by the first word of their records, and the length of the log in words.
     A program with `overflows` may come to more than that; then the words in use are too many."""
 
     messages: tuple[Message, ...]

@@ -1,5 +1,5 @@
 """Translates a Program into a uProgram, with a rule per equation and a region per nested program. Calls are
-inlined before (`lowering.adapter`)."""
+inlined before (`lowering.edge.adapter`)."""
 
 from __future__ import annotations
 

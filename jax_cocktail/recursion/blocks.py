@@ -18,7 +18,7 @@ from jax import lax
 from jax_cocktail.recursion.structure import (
     Atom,
     Call,
-    Choice,
+    Cond,
     Item,
     Op,
     Repeat,
@@ -112,7 +112,7 @@ End = Goto | Switch | Invoke | Leave
 
 
 @dataclass(eq=False, slots=True)
-class Block:
+class BasicBlock:
     """A basic block. `received`: results of the preceding call; `is_header`: a back edge ends here."""
 
     function: int
@@ -122,7 +122,7 @@ class Block:
     is_header: bool = False
 
 
-def blocks_of(bodies: Sequence[Structure], accumulated: int) -> tuple[list[Block], list[int]]:
+def blocks_of(bodies: Sequence[Structure], accumulated: int) -> tuple[list[BasicBlock], list[int]]:
     """The blocks of all functions, and the entry block of each. The results of a body are its token,
     `accumulated` terms of sums, and the results of the function."""
     builder = _Builder()
@@ -150,10 +150,10 @@ def _sinks(body: Structure, terms: Sequence[Atom], results: Sequence[Atom]) -> d
 
 class _Builder:
     def __init__(self) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[BasicBlock] = []
 
     def new(self, function: int) -> int:
-        self.blocks.append(Block(function))
+        self.blocks.append(BasicBlock(function))
         return len(self.blocks) - 1
 
     def items(self, body: Structure, at: int, sinks: Mapping[Var, int]) -> int:
@@ -177,11 +177,11 @@ class _Builder:
             self.blocks[after].received = item.outputs
             self.blocks[at].end = Invoke(item, after)
             return after
-        if isinstance(item, Choice):
-            return self._choice(item, at, sinks)
+        if isinstance(item, Cond):
+            return self._cond(item, at, sinks)
         return self._while(item, at) if item.condition is not None else self._scan(item, at)
 
-    def _choice(self, item: Choice, at: int, sinks: Mapping[Var, int]) -> int:
+    def _cond(self, item: Cond, at: int, sinks: Mapping[Var, int]) -> int:
         function = self.blocks[at].function
         starts = tuple(self.new(function) for _ in item.sides)
         self.blocks[at].end = Switch(item.index, starts)
@@ -303,7 +303,7 @@ def successors(end: End) -> tuple[int, ...]:
     return (end.block,) if isinstance(end, Goto | Invoke) else ()
 
 
-def live_variables(blocks: Sequence[Block]) -> list[set[Var]]:
+def live_variables(blocks: Sequence[BasicBlock]) -> list[set[Var]]:
     """The variables that are live at the start of each block. Dead steps are removed."""
     live: list[set[Var]] = [set() for _ in blocks]
     changed = True
@@ -318,7 +318,7 @@ def live_variables(blocks: Sequence[Block]) -> list[set[Var]]:
     return live
 
 
-def _live_after(block: Block, live: Sequence[set[Var]]) -> set[Var]:
+def _live_after(block: BasicBlock, live: Sequence[set[Var]]) -> set[Var]:
     assert block.end is not None
     needed = {v for v in block.end.atoms if isinstance(v, Var)}
     for successor in successors(block.end):
@@ -326,7 +326,7 @@ def _live_after(block: Block, live: Sequence[set[Var]]) -> set[Var]:
     return needed
 
 
-def _live_before(block: Block, live: Sequence[set[Var]]) -> set[Var]:
+def _live_before(block: BasicBlock, live: Sequence[set[Var]]) -> set[Var]:
     needed = _live_after(block, live)
     for step in reversed(block.steps):
         _step_back(step, needed)
@@ -346,13 +346,13 @@ def _step_back(step: Step, needed: set[Var]) -> Step | None:
     return step
 
 
-def _needed_steps(block: Block, live: Sequence[set[Var]]) -> list[Step]:
+def _needed_steps(block: BasicBlock, live: Sequence[set[Var]]) -> list[Step]:
     needed = _live_after(block, live)
     kept = [_step_back(step, needed) for step in reversed(block.steps)]
     return [step for step in reversed(kept) if step is not None]
 
 
-def only_returns(blocks: Sequence[Block], at: int, values: Sequence[Var]) -> bool:
+def only_returns(blocks: Sequence[BasicBlock], at: int, values: Sequence[Var]) -> bool:
     """True if the code from block `at` on only returns `values`."""
     names: dict[Var, Atom] = {v: v for v in values}
     while True:

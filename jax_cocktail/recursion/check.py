@@ -13,7 +13,7 @@ from jax_cocktail.recursion.structure import (
     REFERENCE,
     Atom,
     Call,
-    Choice,
+    Cond,
     Item,
     Repeat,
     Structure,
@@ -42,7 +42,7 @@ def _calls(item: Item, functions: set[int]) -> bool:
     """True if every execution of an item calls one of these functions."""
     if isinstance(item, Call):
         return item.function in functions
-    if isinstance(item, Choice):
+    if isinstance(item, Cond):
         return all(_always_calls(side, functions) for side in item.sides)
     if isinstance(item, Repeat):
         first = item.body if item.condition is None else item.condition  # a while may never run its body

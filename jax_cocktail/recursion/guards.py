@@ -19,7 +19,7 @@ from jax_cocktail.primitives.jaxprs import equations_inside
 from jax_cocktail.recursion.blocks import (
     MOVE,
     Accumulate,
-    Block,
+    BasicBlock,
     Goto,
     Invoke,
     Keep,
@@ -31,7 +31,7 @@ from jax_cocktail.recursion.structure import Atom, Op, Var
 from jax_cocktail.recursion.task import Aval
 
 ENDLESS = frozenset({"while", "recursion"})  # primitives whose duration is unknown
-_COSTLY = ENDLESS | {"dot_general", "conv_general_dilated", "scan", "sort"}
+COSTLY = ENDLESS | {"dot_general", "conv_general_dilated", "scan", "sort"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,19 @@ class Branch:
     join: int
 
 
-def branches(blocks: Sequence[Block], function: int) -> list[Branch]:
+def branches(blocks: Sequence[BasicBlock], function: int) -> list[Branch]:
     """The branches of a function whose sides are straight-line code and are safe to run when not taken."""
     found = [_branch(blocks, k) for k, block in enumerate(blocks) if block.function == function]
     return [branch for branch in found if branch is not None and not _has(blocks, branch, ENDLESS)]
 
 
-def is_cheap(blocks: Sequence[Block], branch: Branch) -> bool:
+def is_cheap(blocks: Sequence[BasicBlock], branch: Branch) -> bool:
     """True if running all sides costs little."""
     steps = [step for side in branch.sides for k in side for step in blocks[k].steps]
-    return not any(isinstance(step, Keep) for step in steps) and not _has(blocks, branch, _COSTLY)
+    return not any(isinstance(step, Keep) for step in steps) and not _has(blocks, branch, COSTLY)
 
 
-def _branch(blocks: Sequence[Block], at: int) -> Branch | None:
+def _branch(blocks: Sequence[BasicBlock], at: int) -> Branch | None:
     end = blocks[at].end
     if not isinstance(end, Switch):
         return None
@@ -66,7 +66,7 @@ def _branch(blocks: Sequence[Block], at: int) -> Branch | None:
     return Branch(at, tuple(tuple(chain[: chain.index(join)]) for chain in chains), join)
 
 
-def _chain(blocks: Sequence[Block], at: int) -> list[int]:
+def _chain(blocks: Sequence[BasicBlock], at: int) -> list[int]:
     """The blocks that follow a block unconditionally, itself included."""
     found: list[int] = []
     while not blocks[at].is_header:
@@ -78,9 +78,14 @@ def _chain(blocks: Sequence[Block], at: int) -> list[int]:
     return found
 
 
-def _has(blocks: Sequence[Block], branch: Branch, names: frozenset[str]) -> bool:
+def _has(blocks: Sequence[BasicBlock], branch: Branch, names: frozenset[str]) -> bool:
     steps = (step for side in branch.sides for k in side for step in blocks[k].steps)
-    return any(isinstance(step, Op) and (step.name in names or contains(step, names)) for step in steps)
+    return any(isinstance(step, Op) and uses(step, names) for step in steps)
+
+
+def uses(step: Op, names: Collection[str]) -> bool:
+    """True if an operation is, or contains, one of these primitives."""
+    return step.name in names or contains(step, names)
 
 
 def contains(item: Any, names: Collection[str]) -> bool:
@@ -88,7 +93,7 @@ def contains(item: Any, names: Collection[str]) -> bool:
     return any(e.primitive.name in names for e in equations_inside(item))
 
 
-def guarded(blocks: Sequence[Block], found: Sequence[Branch]) -> tuple[Block, ...]:
+def guarded(blocks: Sequence[BasicBlock], found: Sequence[Branch]) -> tuple[BasicBlock, ...]:
     """The blocks with guards in place of these branches."""
     made = [replace(block, steps=list(block.steps)) for block in blocks]
     for branch in found:
@@ -96,7 +101,7 @@ def guarded(blocks: Sequence[Block], found: Sequence[Branch]) -> tuple[Block, ..
     return tuple(made)
 
 
-def _straighten(blocks: list[Block], branch: Branch) -> None:
+def _straighten(blocks: list[BasicBlock], branch: Branch) -> None:
     before = blocks[branch.at]
     assert isinstance(before.end, Switch)
     index, count = before.end.index, len(branch.sides)
@@ -121,12 +126,12 @@ def _straighten(blocks: list[Block], branch: Branch) -> None:
         last.steps.append(Op(partial(_select, count), (index, *values), (v,)))
 
 
-def _last_move(block: Block) -> Op | None:
+def _last_move(block: BasicBlock) -> Op | None:
     last = block.steps[-1] if block.steps else None
     return last if isinstance(last, Op) and last.name == MOVE else None
 
 
-def _guard(block: Block, guard: Var, names: dict[Var, Var]) -> None:
+def _guard(block: BasicBlock, guard: Var, names: dict[Var, Var]) -> None:
     """Disables a block's effects if its side is not taken. `names`: new names of its values for the join."""
     steps: list[Step] = []
     for step in block.steps:

@@ -22,10 +22,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_cocktail.recursion.blocks import Accumulate, AddInto, Invoke, Keep
-from jax_cocktail.recursion.machine import Machine, State, planned
+from jax_cocktail.recursion.machine import StackMachine, State, planned
 from jax_cocktail.recursion.memory import put, put_rows, replaced, row, uninitialised
 from jax_cocktail.recursion.order import Axes, Forest, Order, order_calls
-from jax_cocktail.recursion.paths import Levels, Path
+from jax_cocktail.recursion.paths import LevelPlan, Path
 from jax_cocktail.recursion.structure import Op, Var
 from jax_cocktail.recursion.sums import capacity, clamped_start, product, with_products
 from jax_cocktail.recursion.task import Aval, Elements, Numbering, placed, ranges, split
@@ -45,7 +45,7 @@ def widths(elements: int) -> tuple[int, ...]:
 
 
 def run_levels(
-    levels: Levels,
+    levels: LevelPlan,
     operands: Sequence[Any],
     elements: Sequence[Elements],
     by_stack: Callable[[], tuple[Any, list[Any]]],
@@ -74,7 +74,7 @@ def run_levels(
             sums, rest = split(results, len(sweeps.sums))
             sums = [axes.joined(x) for x, axes in zip(sums, sweeps.sums, strict=True)]
             return status, rest, sums, nothing["kept"], nothing["counts"]
-        state = Machine(machine_plan, operands).final(**nothing)
+        state = StackMachine(machine_plan, operands).final(**nothing)
         rest = [*state["rows"], *state["returned"][0]]
         return state["status"], rest, state["sums"], state["kept"], state["counts"]
 
@@ -83,10 +83,10 @@ def run_levels(
     status, rest, sums, kept, counts = found
     products = [sweeps.product(k, x, n) for k, (x, n) in enumerate(zip(kept, counts, strict=True))]
     sums = with_products(sums, plan.blocks if keeps else None, plan.sites, products)
-    return status, [*(axes.apart(x) for x, axes in zip(sums, sweeps.sums, strict=True)), *rest]
+    return status, [*(axes.split(x) for x, axes in zip(sums, sweeps.sums, strict=True)), *rest]
 
 
-def _forest(levels: Levels, operands: Sequence[Any], elements: Sequence[Elements]) -> Forest:
+def _forest(levels: LevelPlan, operands: Sequence[Any], elements: Sequence[Elements]) -> Forest:
     """Merges all batch axes into one."""
     task = levels.plan.task
     sizes = tuple(level.size for level in elements)
@@ -110,9 +110,9 @@ def _forest(levels: Levels, operands: Sequence[Any], elements: Sequence[Elements
 
 class _Sweeps:
     """The sweeps over the ordered calls. State: `arguments` and `results` by position in the order; `rows` by
-    batch element and number; the remainder as in `Machine`."""
+    batch element and number; the remainder as in `StackMachine`."""
 
-    def __init__(self, levels: Levels, forest: Forest, order: Order) -> None:
+    def __init__(self, levels: LevelPlan, forest: Forest, order: Order) -> None:
         self.levels, self.forest, self.order = levels, forest, order
         self.task = levels.plan.task
         self.sums = forest.results[: len(self.task.accumulated)]
@@ -213,7 +213,7 @@ class _Sweeps:
         The units share the computation of the values. Each unit then stores the values for itself, so that no
         table moves between units.
         """
-        paths = self.levels.paths
+        paths = self.levels.bodies
         groups = [_Group(self, p, w, passes, returns) for w in self.widths for p in paths]
         slots: list[Aval] = []
         traced = [jax.make_jaxpr(group.made, return_shape=True)(at, state) for group in groups]

@@ -17,7 +17,7 @@ from jax import lax
 
 from jax_cocktail.recursion.blocks import (
     Accumulate,
-    Block,
+    BasicBlock,
     Goto,
     Invoke,
     Keep,
@@ -62,7 +62,7 @@ class StackPlan:
     """
 
     task: Task
-    blocks: tuple[Block, ...]
+    blocks: tuple[BasicBlock, ...]
     live: tuple[frozenset[Var], ...]
     entries: tuple[int, ...]
     points: dict[int, int]
@@ -135,9 +135,10 @@ def plan_of(task: Task, bodies: Sequence[Structure], unrolled: Unrolled | None =
         rows |= zip(own_rows, row_range, strict=True)
         arguments.append(tuple(own))
     may_keep = bool(task.max_calls) and task.numbering is not Numbering.NONE
+    live_variables(blocks)  # removes dead steps, which are no uses
     sites = rewrite(blocks, may_keep)
     live = [
-        _refined(names, block, task, numbers[block.function], shared, rows)
+        _refined(names, block.function, task, numbers[block.function], shared, rows)
         for names, block in zip(live_variables(blocks), blocks, strict=True)
     ]
     tails = frozenset(_tails(task, blocks, unrolled))
@@ -162,17 +163,17 @@ def plan_of(task: Task, bodies: Sequence[Structure], unrolled: Unrolled | None =
 
 
 def _refined(
-    live: set[Var], block: Block, task: Task, number: Var, shared: Mapping[Var, int], rows: Mapping[Var, int]
+    live: set[Var], function: int, task: Task, number: Var, shared: Mapping[Var, int], rows: Mapping[Var, int]
 ) -> frozenset[Var]:
     """The live variables that a frame must hold: without shared values and rows, but with the row number."""
     found = {v for v in live if v not in shared and v not in rows}
-    numbered = task.numbering is Numbering.FRESH or task.functions[block.function].row_results
+    numbered = task.numbering is Numbering.FRESH or task.functions[function].row_results
     if numbered or any(v in rows for v in live):
         found.add(number)
     return frozenset(found)
 
 
-def _tails(task: Task, blocks: Sequence[Block], unrolled: Unrolled | None) -> Iterator[int]:
+def _tails(task: Task, blocks: Sequence[BasicBlock], unrolled: Unrolled | None) -> Iterator[int]:
     """The blocks that end in a tail call."""
     if task.numbering is not Numbering.NONE:
         return
@@ -184,7 +185,7 @@ def _tails(task: Task, blocks: Sequence[Block], unrolled: Unrolled | None) -> It
                 yield k
 
 
-def _points(blocks: Sequence[Block], entries: Sequence[int], tails: Collection[int]) -> list[int]:
+def _points(blocks: Sequence[BasicBlock], entries: Sequence[int], tails: Collection[int]) -> list[int]:
     """The resume points: entries of functions, blocks after calls, loop headers, and blocks with several
     predecessors that are too long to duplicate."""
     reached = [0] * len(blocks)
@@ -202,7 +203,7 @@ def _points(blocks: Sequence[Block], entries: Sequence[int], tails: Collection[i
     return found + _repeated(blocks, reached, found)
 
 
-def _repeated(blocks: Sequence[Block], reached: Sequence[int], points: Sequence[int]) -> list[int]:
+def _repeated(blocks: Sequence[BasicBlock], reached: Sequence[int], points: Sequence[int]) -> list[int]:
     """Further resume points after many branches, where duplication would multiply all following blocks."""
     further: list[int] = []
     sizes = dict.fromkeys(points, 0)
@@ -225,7 +226,7 @@ def _repeated(blocks: Sequence[Block], reached: Sequence[int], points: Sequence[
     return further
 
 
-def order_of(blocks: Sequence[Block]) -> Callable[[Var], int]:
+def order_of(blocks: Sequence[BasicBlock]) -> Callable[[Var], int]:
     """A sort key that puts variables in program order."""
     order: dict[Atom, int] = {}
     for block in blocks:
@@ -250,13 +251,13 @@ def run_machine(task: Task, operands: Sequence[Any], unrolled: bool = False) -> 
     `unrolled`: use several levels of calls per frame if possible.
     """
     plan = planned(task, unrolled)
-    state = Machine(plan, operands).final()
+    state = StackMachine(plan, operands).final()
     kept = zip(plan.sites, state["kept"], state["counts"], strict=True)
     sums = with_products(state["sums"], plan.blocks, plan.sites, [product(*x) for x in kept])
     return state["status"], [*sums, *state["rows"], *state["returned"][0]]
 
 
-class Machine:
+class StackMachine:
     """Traces the pieces of the stack machine.
 
     State: `label` and `top` of the stack (-1: done), `frames` and return `labels` by depth, the values last
@@ -327,9 +328,9 @@ class Machine:
             values += [state["number"]] if self.plan.task.numbering is Numbering.FRESH else []
             values += state["returned"][self.registers[callee.key]]
             local = dict(zip(block.received, values, strict=True))
-        return self.block(at, _Frame(self, state, local))
+        return self.block(at, _FrameValues(self, state, local))
 
-    def block(self, at: int, frame: _Frame) -> State:
+    def block(self, at: int, frame: _FrameValues) -> State:
         block = self.plan.blocks[at]
         for step in block.steps:
             values = [frame.read(a) for a in step.inputs]
@@ -353,22 +354,22 @@ class Machine:
         state: State = lax.switch(index, [partial(self._side, b, frame) for b in end.blocks])
         return state
 
-    def keep(self, site: int, factors: Sequence[Any], frame: _Frame) -> None:
+    def keep(self, site: int, factors: Sequence[Any], frame: _FrameValues) -> None:
         kept, counts = frame.state["kept"], frame.state["counts"]
         rows = [put(x, counts[site], y) for x, y in zip(kept[site], factors, strict=True)]
         frame.set(kept=replaced(kept, site, rows), counts=replaced(counts, site, counts[site] + 1))
 
-    def _side(self, at: int, frame: _Frame) -> State:
+    def _side(self, at: int, frame: _FrameValues) -> State:
         return self.go_to(at, frame.copy())
 
-    def go_to(self, at: int, frame: _Frame) -> State:
+    def go_to(self, at: int, frame: _FrameValues) -> State:
         if at not in self.plan.points:
             return self.block(at, frame)
         frame.store(self.plan.live[at])
         frame.set(label=jnp.int32(self.plan.points[at]))
         return frame.state
 
-    def call(self, end: Invoke, frame: _Frame) -> State:
+    def call(self, end: Invoke, frame: _FrameValues) -> State:
         plan, task, state = self.plan, self.plan.task, frame.state
         top = state["top"] + 1
         arguments = self._arguments(end, frame)
@@ -386,7 +387,7 @@ class Machine:
         )
         return frame.state
 
-    def tail_call(self, end: Invoke, frame: _Frame) -> State:
+    def tail_call(self, end: Invoke, frame: _FrameValues) -> State:
         plan = self.plan
         arguments = self._arguments(end, frame)
         frame.set(
@@ -395,7 +396,7 @@ class Machine:
         )
         return frame.state
 
-    def _arguments(self, end: Invoke, frame: _Frame) -> dict[Var, Any]:
+    def _arguments(self, end: Invoke, frame: _FrameValues) -> dict[Var, Any]:
         """The values of the callee's parameters, including its number."""
         plan, callee = self.plan, end.call.function
         _, *inputs = end.call.inputs
@@ -410,7 +411,7 @@ class Machine:
                 frames = replaced(frames, self.plan.slots[v], put(frames[self.plan.slots[v]], at, x))
         return frames
 
-    def leave(self, end: Leave, frame: _Frame) -> State:
+    def leave(self, end: Leave, frame: _FrameValues) -> State:
         task, state = self.plan.task, frame.state
         function = task.functions[end.function]
         own = ranges(len(f.row_results) for f in task.functions)[end.function]
@@ -427,14 +428,14 @@ class Machine:
         return frame.state
 
 
-class _Frame(CallValues):
+class _FrameValues(CallValues):
     """The current call: values computed since the last resume point, and values read from the stack."""
 
-    def __init__(self, machine: Machine, state: State, received: dict[Var, Any]) -> None:
+    def __init__(self, machine: StackMachine, state: State, received: dict[Var, Any]) -> None:
         super().__init__(received, {})
         self.machine, self.state, self.new = machine, state, set(received)
 
-    def copy(self) -> _Frame:
+    def copy(self) -> _FrameValues:
         other = self.after()
         other.new = set(self.new)
         return other

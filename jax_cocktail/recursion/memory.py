@@ -40,12 +40,12 @@ def uninitialised(shape: Sequence[int], dtype: Any) -> Any:
 
 def row(array: Any, at: Any) -> Any:
     """A row of an array; `at` is never negative."""
-    return lax.dynamic_index_in_dim(array, at, keepdims=False, allow_negative_indices=False)
+    return lax.squeeze(lax.dynamic_slice_in_dim(array, at, 1, allow_negative_indices=False), (0,))
 
 
 def put(array: Any, at: Any, value: Any) -> Any:
     """The array with one row replaced."""
-    return lax.dynamic_update_index_in_dim(array, value, at, 0, allow_negative_indices=False)
+    return put_rows(array, at, lax.expand_dims(value, (0,)))
 
 
 def put_rows(array: Any, at: Any, values: Any) -> Any:

@@ -18,9 +18,9 @@ import numpy as np
 from jax import lax
 
 from jax_cocktail.recursion.blocks import MOVE, Invoke, Leave
-from jax_cocktail.recursion.machine import Machine, planned
+from jax_cocktail.recursion.machine import StackMachine, planned
 from jax_cocktail.recursion.memory import put, row, uninitialised
-from jax_cocktail.recursion.paths import Levels
+from jax_cocktail.recursion.paths import LevelPlan
 from jax_cocktail.recursion.reference import reference_p
 from jax_cocktail.recursion.structure import Var
 from jax_cocktail.recursion.task import (
@@ -95,7 +95,7 @@ class Axes:
         every = lax.broadcast_in_dim(value, shape, (*own, *range(len(self.sizes), len(shape))))
         return every.reshape(math.prod(self.sizes), *rest) if len(self.sizes) != 1 else every
 
-    def apart(self, values: Any) -> Any:
+    def split(self, values: Any) -> Any:
         """The inverse of `joined`."""
         return values.reshape(*self.own, *values.shape[1:]) if len(self.own) > 1 else values
 
@@ -130,10 +130,10 @@ class Forest:
 class Order:
     """The calls of all batch elements by position.
 
-    There are `count` calls in arrays of length `room`. Each has a `path`, `element` (batch element) and
-    `number`; the `begin` and `end` of its run, whose calls have one height and path; `integers`, its integer
-    arguments; and `calls`, the positions of its callees (`room`: no call). `roots`: the positions of the
-    first calls. `status`: an error if there was no room.
+    There are `count` calls in arrays of length `room`. Each has the kind of its `path`, its `element` (batch
+    element) and `number`; the `begin` and `end` of its run, whose calls have one height and kind; `integers`,
+    its integer arguments; and `calls`, the positions of its callees (`room`: no call). `roots`: the positions
+    of the first calls. `status`: an error if there was no room.
 
     From `stop` to the end of a run, its last call is repeated so that few groups cover the run. Its results
     are then written several times, but it counts once.
@@ -153,7 +153,7 @@ class Order:
     roots: Any
 
 
-def order_calls(levels: Levels, forest: Forest, widths: Sequence[int]) -> Order:
+def order_calls(levels: LevelPlan, forest: Forest, widths: Sequence[int]) -> Order:
     """Walks and sorts the calls. `widths`: the sizes of the groups that will run them, ascending from 1."""
     task = levels.plan.task
     room = room_of(levels, forest.size)
@@ -164,9 +164,9 @@ def order_calls(levels: Levels, forest: Forest, widths: Sequence[int]) -> Order:
         rows, count, status, roots = state
         tables = [row(x, element) for x in forest.rows]
         told = [row(x, element) for x in forest.numbers]
-        told += _told(levels, 0, [row(x, element) for x in arguments])
+        told += _inspector_arguments(levels, 0, [row(x, element) for x in arguments])
         operands = [jnp.zeros((), TOKEN.dtype), *forest.own(element), *tables, element, *told]
-        machine = Machine(planned(inspector), operands)
+        machine = StackMachine(planned(inspector), operands)
         machine.number = count
         walked = machine.final(rows=rows, calls=count + 1)
         status = jnp.maximum(status, walked["status"])
@@ -187,7 +187,7 @@ def order_calls(levels: Levels, forest: Forest, widths: Sequence[int]) -> Order:
     return _sorted(levels, (room, count, status, roots), seen, widths)
 
 
-def room_of(levels: Levels, elements: int) -> int:
+def room_of(levels: LevelPlan, elements: int) -> int:
     """The number of calls that can be ordered."""
     task = levels.plan.task
     types = (*levels.results.types, *levels.integers.types, *levels.floats.types)
@@ -199,7 +199,7 @@ def room_of(levels: Levels, elements: int) -> int:
     return min(task.max_calls * elements, max(MOST_BYTES // (2 * row_bytes((*types, *places))), 1))
 
 
-def _inspector(levels: Levels, room: int) -> Task:
+def _inspector(levels: LevelPlan, room: int) -> Task:
     """The inspector: one function for all functions of the task. If there are several, it takes a number."""
     plan = levels.plan
     task = plan.task
@@ -219,11 +219,11 @@ def _inspector(levels: Levels, room: int) -> Task:
     return Task((function,), environment, (), Numbering.FRESH, task.max_depth, room)
 
 
-def _which(levels: Levels, function: int) -> list[Any]:
+def _which(levels: LevelPlan, function: int) -> list[Any]:
     return [jnp.int32(function)] if len(levels.plan.entries) > 1 else []
 
 
-def _told(levels: Levels, function: int, values: Sequence[Any]) -> list[Any]:
+def _inspector_arguments(levels: LevelPlan, function: int, values: Sequence[Any]) -> list[Any]:
     """The inspector's arguments for a call: the function's number, and the integer arguments in columns."""
     own = dict(zip(levels.integers.places[function], values, strict=True))
     columns = enumerate(levels.integers.types)
@@ -236,7 +236,7 @@ def _told(levels: Levels, function: int, values: Sequence[Any]) -> list[Any]:
 class _Walk:
     """Traces the inspector's body."""
 
-    def __init__(self, levels: Levels, token: Any, operands: Sequence[Any]) -> None:
+    def __init__(self, levels: LevelPlan, token: Any, operands: Sequence[Any]) -> None:
         plan = levels.plan
         shared, tables, (element, *own) = split(operands, len(plan.task.environment), len(plan.task.rows))
         self.levels, self.plan, self.token, self.element = levels, plan, token, element
@@ -260,14 +260,14 @@ class _Walk:
     def _leave(
         self, end: Leave, choices: tuple[int, ...], seen: _Seen, calls: Sequence[tuple[Any, Any]]
     ) -> list[Any]:
-        """The height, the path and the callees' numbers."""
+        """The height, the kind of path and the callees' numbers."""
         paths = enumerate(self.levels.paths)
         path = next(k for k, p in paths if p.function == end.function and p.choices == choices)
         height = jnp.int32(0)
         for _, below in calls:
             height = jnp.maximum(height, below + 1)
         numbers = [number for number, _ in calls] + [jnp.int32(0)] * (self.levels.most_calls - len(calls))
-        return [height, jnp.int32(path), *numbers]
+        return [height, jnp.int32(self.levels.kinds[path]), *numbers]
 
     def _call(self, end: Invoke, seen: _Seen) -> tuple[Any, Any]:
         """The inspector's number of a call, and its height."""
@@ -282,7 +282,7 @@ class _Walk:
         _, number, height = reference_p.bind(
             self.token,
             *map(seen.read, inputs[:numbers]),
-            *_told(self.levels, callee, integers),
+            *_inspector_arguments(self.levels, callee, integers),
             function=0,
             numbering=Numbering.FRESH,
             results=(NUMBER,),
@@ -312,10 +312,12 @@ class _Seen(CallValues):
 
 
 # -- sorting -------------------------------------------------------------------------------------------------
-def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...], widths: Sequence[int]) -> Order:
+def _sorted(
+    levels: LevelPlan, walked: tuple[Any, ...], seen: tuple[Any, ...], widths: Sequence[int]
+) -> Order:
     room, count, status, roots = walked
     height, path, calls, own = seen
-    kinds = len(levels.paths)
+    kinds = len(levels.bodies)
     size = (levels.plan.task.max_depth + 1) * kinds
     elements = jnp.int32(roots.shape[0])
     top = _loop(elements, lambda k, most: jnp.maximum(most, row(height, row(roots, k))), jnp.int32(0))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from jax_cocktail.primitives.jaxprs import equations_inside
-from jax_cocktail.recursion.blocks import MOVE, Block, Goto, Invoke, Leave, Step, Switch
-from jax_cocktail.recursion.guards import ENDLESS, branches, contains, guarded, is_cheap
+from jax_cocktail.recursion.blocks import MOVE, BasicBlock, Goto, Invoke, Keep, Leave, Step, Switch
+from jax_cocktail.recursion.guards import COSTLY, ENDLESS, branches, contains, guarded, is_cheap, uses
 from jax_cocktail.recursion.machine import StackPlan, planned
 from jax_cocktail.recursion.structure import Atom, Op, Var
 from jax_cocktail.recursion.task import Aval, is_float, placed, row_bytes
@@ -21,6 +21,7 @@ from jax_cocktail.recursion.task import Aval, is_float, placed, row_bytes
 WEIGHT_BYTES = 16 << 10  # a matrix from this size upwards is worth reading once for several calls
 FEW_PATHS = 4  # a function with at most this many paths keeps its branches
 MOST_PATHS = 16  # in all functions
+MOST_BODIES = 8  # with more, branches become guards if that does not double the work
 MOST_SITES = 32  # calls made by one call
 _SKIPPING = frozenset({"cond", "while"})  # primitives that may skip the equations inside
 ARRAY_BYTES = 64  # of an integer array that is stored for every call
@@ -81,9 +82,10 @@ def columns_of(functions: Sequence[Sequence[Aval]], wanted: Callable[[Aval], boo
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Levels:
+class LevelPlan:
     """Functions whose calls can be ordered before they run.
 
+    `kinds`: the number of each path's body; paths that compute the same have one (`recursion.alike`);
     `integers`: the arguments that determine the call tree; `floats`: the other arguments; `results`: the
     results of calls. `down`: callers compute arguments of their callees, so callers run first; `up`: callers
     use the results of their callees.
@@ -91,9 +93,15 @@ class Levels:
 
     plan: StackPlan
     paths: tuple[Path, ...]
+    kinds: tuple[int, ...]
     integers: Columns
     floats: Columns
     results: Columns
+
+    @property
+    def bodies(self) -> tuple[Path, ...]:
+        """The first path of each kind."""
+        return tuple(self.paths[self.kinds.index(kind)] for kind in range(max(self.kinds) + 1))
 
     @property
     def down(self) -> bool:
@@ -114,13 +122,16 @@ class Levels:
         return max(len(path.calls) for path in self.paths)
 
 
-def levels_of(plan: StackPlan) -> Levels | str:
+def levels_of(plan: StackPlan) -> LevelPlan | str:
     """Orders the calls of a task, or returns the reason why that is impossible."""
     if _loops_over_calls(plan):
         plan = planned(plan.task, most_trips=MOST_SITES)
     if _loops_over_calls(plan):
         return "there are calls in a loop with an unknown or too large trip count"
-    plan = _with_fewer_paths(plan)
+    return _levels(_with_fewer_paths(plan))
+
+
+def _levels(plan: StackPlan) -> LevelPlan | str:
     steps = (step for block in plan.blocks for step in block.steps)
     if any(isinstance(step, Op) and _hides_loop(step) for step in steps):
         return "a branch contains a loop, which calls that skip it would run too"
@@ -140,7 +151,29 @@ def levels_of(plan: StackPlan) -> Levels | str:
         if why:
             return why
     results = columns_of([f.results for f in plan.task.functions], lambda aval: True)
-    return Levels(plan, paths, integers, floats, results)
+    return LevelPlan(plan, paths, tuple(range(len(paths))), integers, floats, results)
+
+
+def predicated(levels: LevelPlan) -> LevelPlan:
+    """The levels with guards in place of branches if there are many bodies and one that runs all sides is not
+    much slower; else the argument."""
+    if len(levels.bodies) <= MOST_BODIES:
+        return levels
+    plan = levels.plan
+    for function in range(len(plan.entries)):
+        while found := branches(plan.blocks, function):
+            plan = replace(plan, blocks=guarded(plan.blocks, found))
+    made = _levels(plan)
+    if isinstance(made, str) or len(made.paths) > MOST_BODIES:
+        return levels
+    return made if _mean_work(made) <= 2 * _mean_work(levels) else levels
+
+
+def _mean_work(levels: LevelPlan) -> float:
+    """The number of costly steps of a path, on average."""
+    steps = [step for path in levels.paths for step in path.steps]
+    costly = [s for s in steps if isinstance(s, Keep) or (isinstance(s, Op) and uses(s, COSTLY))]
+    return len(costly) / len(levels.paths)
 
 
 def _loops_over_calls(plan: StackPlan) -> bool:
@@ -164,7 +197,7 @@ def _with_fewer_paths(plan: StackPlan) -> StackPlan:
     return replace(plan, blocks=blocks)
 
 
-def _at_most(count: int, blocks: Sequence[Block], function: int, at: int) -> bool:
+def _at_most(count: int, blocks: Sequence[BasicBlock], function: int, at: int) -> bool:
     return len(list(islice(_paths_of(blocks, function, at), count + 1))) <= count
 
 
@@ -218,7 +251,7 @@ def _ways(plan: StackPlan) -> tuple[Path, ...] | str:
     return paths
 
 
-def worth(levels: Levels) -> bool:
+def worth(levels: LevelPlan) -> bool:
     """True if calls share matrices of weights that are large enough for grouping calls to pay."""
     shared = levels.plan.shared
     return any(
@@ -237,12 +270,12 @@ def _hides_loop(step: Op) -> bool:
     return any(e.primitive.name in _SKIPPING and contains(e, ENDLESS) for e in equations_inside(step))
 
 
-def _paths_of(blocks: Sequence[Block], function: int, at: int) -> Iterator[Path]:
+def _paths_of(blocks: Sequence[BasicBlock], function: int, at: int) -> Iterator[Path]:
     """The paths through a function from its entry block."""
     return _paths(blocks, Path(function, (), (), (), ()), at)
 
 
-def _paths(blocks: Sequence[Block], before: Path, at: int) -> Iterator[Path]:
+def _paths(blocks: Sequence[BasicBlock], before: Path, at: int) -> Iterator[Path]:
     """The paths from a block on. `before`: the path up to it."""
     block = blocks[at]
     so_far = replace(before, steps=(*before.steps, *block.steps))
@@ -260,7 +293,7 @@ def _paths(blocks: Sequence[Block], before: Path, at: int) -> Iterator[Path]:
             yield from _paths(blocks, replace(so_far, choices=(*so_far.choices, number)), successor)
 
 
-def _tests(blocks: Sequence[Block], at: int, path: Path) -> Iterator[Var]:
+def _tests(blocks: Sequence[BasicBlock], at: int, path: Path) -> Iterator[Var]:
     """The variables that a path's branches test."""
     choices = iter(path.choices)
     while not isinstance(blocks[at].end, Leave):

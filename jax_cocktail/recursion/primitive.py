@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -25,15 +26,16 @@ from jax.interpreters import ad, batching, mlir
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.primitives.units import unit_count
 from jax_cocktail.recursion import linear
+from jax_cocktail.recursion.alike import merged
 from jax_cocktail.recursion.failure import check, description
 from jax_cocktail.recursion.levels import run_levels, widths
 from jax_cocktail.recursion.linear import Kind, Source
 from jax_cocktail.recursion.machine import StackPlan, planned, run_machine
 from jax_cocktail.recursion.order import room_of
-from jax_cocktail.recursion.paths import Levels, levels_of, worth
+from jax_cocktail.recursion.paths import LevelPlan, levels_of, predicated, worth
 from jax_cocktail.recursion.reference import no_tangent
 from jax_cocktail.recursion.siblings import FRONTIER, Siblings, run_siblings, siblings_of
-from jax_cocktail.recursion.task import TOKEN, Elements, Task, is_float, once, row_bytes
+from jax_cocktail.recursion.task import RECURSION, TOKEN, Elements, Task, is_float, once, row_bytes
 from jax_cocktail.utask.failure import FINE
 
 Results = list[Any]
@@ -41,7 +43,6 @@ MOST_ROWS = 1 << 30  # half the range of an int32
 
 
 # -- recursion -----------------------------------------------------------------------------------------------
-RECURSION = "recursion"
 recursion_p = jex.Primitive(RECURSION)
 recursion_p.multiple_results = True
 
@@ -58,12 +59,14 @@ def expanded(
     elements: tuple[Elements, ...],
     lockstep: bool = False,
     by_levels: bool = False,
+    zeros: tuple[int, ...] = (),
 ) -> Results:
     """Expands the recursion into JAX's own loops and branches. `lockstep`: batch elements advance together.
-    `by_levels`: run calls level by level if that is possible and pays."""
+    `by_levels`: run calls level by level if that is possible and pays. `zeros`: the operands that are known
+    to be arrays of zeros without a sign."""
     siblings = siblings_of(planned(task)) if by_levels and not elements else ""
-    if isinstance(siblings, str) or isinstance(_side_by_side(task, elements), Levels):
-        status, results = _run(operands, task, elements, lockstep, by_levels)
+    if isinstance(siblings, str) or isinstance(_side_by_side(task, elements), LevelPlan):
+        status, results = _run(operands, task, elements, lockstep, by_levels, zeros)
     else:
         status, results = lax.cond(
             unit_count() > 1,
@@ -75,11 +78,17 @@ def expanded(
 
 
 def _run(
-    operands: Sequence[Any], task: Task, elements: tuple[Elements, ...], lockstep: bool, by_levels: bool
+    operands: Sequence[Any],
+    task: Task,
+    elements: tuple[Elements, ...],
+    lockstep: bool,
+    by_levels: bool,
+    zeros: tuple[int, ...] = (),
 ) -> tuple[Any, Results]:
     """The status of all batch elements, and the results without the token."""
     levels = _side_by_side(task, elements) if by_levels else ""
-    if isinstance(levels, Levels):
+    if isinstance(levels, LevelPlan):
+        levels = predicated(merged(levels, [k - 1 - task.numbers for k in zeros]))
         return run_levels(levels, operands, elements, lambda: _run(operands, task, elements, lockstep, False))
     if not elements:
         return run_machine(task, operands, unrolled=by_levels)
@@ -120,7 +129,7 @@ def _one_by_one(
     return worst, [next(kept) if flag else next(summed) for flag in flags]
 
 
-def _side_by_side(task: Task, elements: tuple[Elements, ...]) -> Levels | str:
+def _side_by_side(task: Task, elements: tuple[Elements, ...]) -> LevelPlan | str:
     """The level-by-level strategy, or the reason why it is impossible or does not pay."""
     levels, size = levels_of(planned(task)), _trees(elements)
     if isinstance(levels, str):
@@ -140,7 +149,7 @@ def schedule_text(task: Task, elements: tuple[Elements, ...], on_stock: bool = F
     """One sentence for people: our compiler's strategy for a task. `on_stock`: stock XLA runs its loops."""
     plan, name = planned(task), _name(task, on_stock)
     found = _side_by_side(task, elements)
-    if isinstance(found, Levels):
+    if isinstance(found, LevelPlan):
         size = _trees(elements)
         what = f"level-synchronous, up to {widths(size)[-1]} calls at a time"
         trees = f" of {size} batch elements" if size > 1 else ""
@@ -175,13 +184,14 @@ def _stack_text(plan: StackPlan) -> str:
 
 
 @once
-def expanded_jaxpr(task: Task, elements: tuple[Elements, ...]) -> Any:
+def expanded_jaxpr(task: Task, elements: tuple[Elements, ...], zeros: tuple[int, ...] = ()) -> Any:
     """The jaxpr of `expanded`, for our compiler."""
     avals = [
         jax.ShapeDtypeStruct((*(x.size for x in elements if x.operands[k]), *aval.shape), aval.dtype)
         for k, aval in enumerate(task.operands)
     ]
-    return jax.make_jaxpr(lambda *x: expanded(*x, task=task, elements=elements, by_levels=True))(*avals)
+    run = partial(expanded, task=task, elements=elements, by_levels=True, zeros=zeros)
+    return jax.make_jaxpr(run)(*avals)
 
 
 def _eager(*operands: Any, task: Task, elements: tuple[Elements, ...]) -> Results:

@@ -23,7 +23,7 @@ from jax_cocktail.recursion.check import numberings
 from jax_cocktail.recursion.structure import (
     Atom,
     Call,
-    Choice,
+    Cond,
     Const,
     Op,
     Structure,
@@ -36,7 +36,7 @@ Values = dict[Var, Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Run:
+class LinearEquations:
     """Linear equations. `jaxpr`: (*residuals, *inputs) -> outputs; `residuals`: places of the residuals."""
 
     jaxpr: Any
@@ -75,7 +75,7 @@ class Fork:
         return tuple(found)
 
 
-Segment = Run | Fork
+Segment = LinearEquations | Fork
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -123,9 +123,9 @@ class _Forward:
     def run(self, body: Structure) -> None:
         pending: list[Op | Call] = []
         for position, item in enumerate(body.items):
-            if isinstance(item, Choice):
+            if isinstance(item, Cond):
                 self._straight(pending, set(free(body.items[position:], body.results)))
-                self._choice(item)
+                self._cond(item)
                 pending = []
             else:
                 assert isinstance(item, Op | Call)  # loops remain equations here
@@ -164,9 +164,9 @@ class _Forward:
         outputs = tuple(made[k] for k in moves)
         self.active.update(outputs)
         kept = self.keep(constants(jaxpr))
-        self.segments.append(Run(_without_constants(jaxpr), kept, tuple(inputs), outputs))
+        self.segments.append(LinearEquations(_without_constants(jaxpr), kept, tuple(inputs), outputs))
 
-    def _choice(self, item: Choice) -> None:
+    def _cond(self, item: Cond) -> None:
         sides = [_traced_side(side, self.values, frozenset(self.active)) for side in item.sides]
         outer = [{k: self.keep([x])[0] for k, x in side.known.items()} for side in sides]
         slots: list[Aval] = []
@@ -267,7 +267,7 @@ def push(segments: Sequence[Segment], residuals: Sequence[Any], moves: Values) -
     """Computes the tangents of all variables from those of the inputs."""
     moves = dict(moves)
     for step in segments:
-        if isinstance(step, Run):
+        if isinstance(step, LinearEquations):
             known = [residuals[k] for k in step.residuals]
             found = evaluate(step.jaxpr, constants(step.jaxpr), [*known, *picked(moves, step.inputs)])
         else:
@@ -291,10 +291,10 @@ def pull(segments: Sequence[Segment], residuals: Sequence[Any], cotangents: Valu
             continue
         wanted = picked(cotangents, step.outputs)
         cotangents = {v: ct for v, ct in cotangents.items() if v not in step.outputs}
-        if isinstance(step, Run):
+        if isinstance(step, LinearEquations):
             known = [residuals[k] for k in step.residuals]
 
-            def linear(*moves: Any, step: Run = step, known: Sequence[Any] = known) -> list[Any]:
+            def linear(*moves: Any, step: LinearEquations = step, known: Sequence[Any] = known) -> list[Any]:
                 return evaluate(step.jaxpr, constants(step.jaxpr), [*known, *moves])
 
             found = jax.linear_transpose(linear, *(v.aval for v in step.inputs))(wanted)

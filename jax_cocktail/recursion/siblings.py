@@ -23,7 +23,7 @@ from jax import lax
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.recursion.blocks import Leave
 from jax_cocktail.recursion.failure import DEPTH
-from jax_cocktail.recursion.machine import Machine, StackPlan, State
+from jax_cocktail.recursion.machine import StackMachine, StackPlan, State
 from jax_cocktail.recursion.memory import put, put_rows, row, uninitialised
 from jax_cocktail.recursion.paths import Path, independent_paths
 from jax_cocktail.recursion.structure import Op, Var
@@ -155,7 +155,7 @@ class _Search:
             at = head + number
             is_there = (at < state["count"]) & (state["status"] == FINE)
             at = jnp.where(is_there, at, 0)
-            machine = Machine(self.plan, [*head_operands, *(row(x, at) for x in state["arguments"])])
+            machine = StackMachine(self.plan, [*head_operands, *(row(x, at) for x in state["arguments"])])
             machine.base = row(state["depth"], at)
             ended = machine.final(top=jnp.where(is_there, machine.base, -1))
             return None, (ended["status"], ended["returned"][0])

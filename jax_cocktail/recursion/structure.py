@@ -6,7 +6,7 @@ represent several variables of the jaxpr.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,7 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Choice:
+class Cond:
     """A branch with a reference on one of its sides. The sides read outer variables directly."""
 
     index: Atom
@@ -94,7 +94,7 @@ class Repeat:
     reverse: bool = False
 
 
-Item = Op | Call | Choice | Repeat
+Item = Op | Call | Cond | Repeat
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -110,7 +110,8 @@ def structure(jaxpr: Any, opens_loops: bool, most_trips: int = SHORT) -> Structu
     """The tree of a closed jaxpr.
 
     `opens_loops`: turn loops with references into `Repeat`, and inline all calls, since nothing will be
-    differentiated; otherwise such loops become `Op`. `most_trips`: the most iterations of an unrolled scan.
+    differentiated; otherwise such loops become `Op`. Short scans with references are unrolled either way.
+    `most_trips`: the most iterations of an unrolled scan.
     """
     builder = _Builder(opens_loops, most_trips)
     parameters = tuple(Var(aval_of(v.aval)) for v in open_jaxpr(jaxpr).invars)
@@ -118,12 +119,15 @@ def structure(jaxpr: Any, opens_loops: bool, most_trips: int = SHORT) -> Structu
     return Structure(parameters, tuple(builder.items), results)
 
 
-def binder(equation: Any) -> Callable[..., Sequence[Any]]:
-    """A function that applies the equation's primitive to new values."""
-    primitive, params = equation.primitive, equation.params
+@dataclass(frozen=True, eq=False, slots=True)
+class Binder:
+    """Applies the primitive of an equation to new values."""
 
-    def run(*values: Any) -> Sequence[Any]:
-        bound = primitive.get_bind_params(params)
+    primitive: Any
+    params: Mapping[str, Any]
+
+    def __call__(self, *values: Any) -> Sequence[Any]:
+        primitive, bound = self.primitive, self.primitive.get_bind_params(self.params)
         if isinstance(bound, tuple):
             functions, kept = bound
             found = primitive.bind(*functions, *values, **kept)
@@ -131,7 +135,19 @@ def binder(equation: Any) -> Callable[..., Sequence[Any]]:
             found = primitive.bind(*values, **bound)
         return list(found) if primitive.multiple_results else [found]
 
-    return run
+    @property
+    def key(self) -> Hashable:
+        """Equal only for equal functions."""
+        params = tuple((name, type(x), x) for name, x in sorted(self.params.items()))
+        try:
+            hash(params)
+        except TypeError:
+            return id(self.params)
+        return self.primitive, params
+
+
+def binder(equation: Any) -> Binder:
+    return Binder(equation.primitive, equation.params)
 
 
 class _Builder:
@@ -156,8 +172,8 @@ class _Builder:
             )
         elif name == "cond":
             sides = tuple(self._side(branch, inputs[1:]) for branch in equation.params["branches"])
-            self.items.append(Choice(inputs[0], sides, outputs))
-        elif name == "scan" and self.opens_loops and self._is_short(equation.params):
+            self.items.append(Cond(inputs[0], sides, outputs))
+        elif name == "scan" and self._is_short(equation.params):
             return self._unrolled(equation.params, inputs)
         elif name in ("scan", "while"):
             loop = self._scan if name == "scan" else self._while
@@ -238,7 +254,7 @@ def _makes_zeros(equation: Any) -> bool:
 
 def nested(item: Item) -> tuple[Structure, ...]:
     """The structures in an item."""
-    if isinstance(item, Choice):
+    if isinstance(item, Cond):
         return item.sides
     if isinstance(item, Repeat):
         return tuple(s for s in (item.condition, item.body) if s is not None)
@@ -271,7 +287,7 @@ def reads(item: Item) -> Iterator[Var]:
     """The variables that an item reads."""
     if isinstance(item, Op | Call):
         atoms: tuple[Atom, ...] = item.inputs
-    elif isinstance(item, Choice):
+    elif isinstance(item, Cond):
         atoms = (item.index,)
     else:
         atoms = (*item.carried, *item.stacked)

@@ -14,22 +14,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from jax_cocktail.recursion.blocks import Accumulate, AddInto, Block, Keep
+from jax_cocktail.recursion.blocks import Accumulate, AddInto, BasicBlock, Keep
 from jax_cocktail.recursion.memory import put, row
-from jax_cocktail.recursion.structure import Atom, Op, Var
+from jax_cocktail.recursion.structure import Atom, Const, Op, Var
 from jax_cocktail.recursion.task import Aval
 
 CHUNK = 32  # the fewest calls whose factors are multiplied at a time
 WIDE_CHUNK = 256  # the most; each chunk reads and writes the sum once
-_MOVES = frozenset({"transpose", "reshape"})
+_MOVES = frozenset({"transpose", "reshape", "pad"})  # of a sum is the sum of them; pads are with zeros
 _PATCHES = frozenset({"dynamic_update_slice", "scatter-add", "scatter_add"})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Site:
-    """A place that adds a product to a sum. `finish`: transposes and reshapes of the product."""
+    """A place that adds a product to a sum. `finish`: transposes, reshapes and pads of the product."""
 
     target: int
     params: Mapping[str, Any]
@@ -38,7 +39,7 @@ class Site:
     finish: tuple[Callable[..., Sequence[Any]], ...]
 
 
-def rewrite(blocks: Sequence[Block], may_keep: bool) -> tuple[Site, ...]:
+def rewrite(blocks: Sequence[BasicBlock], may_keep: bool) -> tuple[Site, ...]:
     """Replaces sums by cheaper steps. `may_keep`: calls are numbered and few enough to store factors."""
     uses: dict[Var, int] = {}
     for block in blocks:
@@ -56,7 +57,7 @@ def rewrite(blocks: Sequence[Block], may_keep: bool) -> tuple[Site, ...]:
     return tuple(sites)
 
 
-def _all_reads(block: Block) -> list[Var]:
+def _all_reads(block: BasicBlock) -> list[Var]:
     assert block.end is not None
     found: list[Any] = [a for step in block.steps for a in step.inputs]
     found += block.end.atoms
@@ -68,9 +69,8 @@ def _better(
 ) -> Accumulate | AddInto | Keep:
     value, moves = step.value, list[Op]()
     maker = makers.get(value)
-    while (
-        maker is not None and maker.name in _MOVES and uses[value] == 1 and isinstance(maker.inputs[0], Var)
-    ):
+    while maker is not None and _is_move(maker, makers) and uses[value] == 1:
+        assert isinstance(maker.inputs[0], Var)
         moves.append(maker)
         value = maker.inputs[0]
         maker = makers.get(value)
@@ -85,10 +85,20 @@ def _better(
         if moves and _is_outer(maker) and moves[-1].name == "transpose":
             factors, product_type = factors[::-1], moves.pop().outputs[0].aval
         types = (factors[0].aval, factors[1].aval)
-        finish = tuple(move.run for move in moves[::-1])
+        finish = tuple(partial(_moved, move) for move in moves[::-1])
         sites.append(Site(step.target, maker.params, types, product_type, finish))
         return Keep(len(sites) - 1, factors)
     return step
+
+
+def _is_move(step: Op, makers: Mapping[Var, Op]) -> bool:
+    if step.name not in _MOVES or not isinstance(step.inputs[0], Var):
+        return False
+    return step.name != "pad" or _is_zero(step.inputs[1], makers)
+
+
+def _moved(move: Op, value: Any) -> Sequence[Any]:
+    return move.run(value, *(jnp.zeros((), value.dtype) for _ in move.inputs[1:]))
 
 
 def _is_outer(product: Op) -> bool:
@@ -97,6 +107,8 @@ def _is_outer(product: Op) -> bool:
 
 
 def _is_zero(atom: Atom, makers: Mapping[Var, Op]) -> bool:
+    if isinstance(atom, Const):
+        return not np.any(np.asarray(atom.value))
     maker = makers.get(atom) if isinstance(atom, Var) else None
     return maker is not None and maker.is_zero
 
@@ -130,7 +142,7 @@ def _scattering(patch: Op) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def with_products(
-    sums: Sequence[Any], blocks: Sequence[Block] | None, sites: Sequence[Site], products: Sequence[Any]
+    sums: Sequence[Any], blocks: Sequence[BasicBlock] | None, sites: Sequence[Site], products: Sequence[Any]
 ) -> list[Any]:
     """The sums with the products of all sites added. A sum that `blocks` never update is just its product;
     None: any sum may be updated."""

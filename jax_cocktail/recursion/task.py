@@ -30,6 +30,7 @@ import numpy as np
 
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 
+RECURSION = "recursion"  # the name of the primitive
 _Fact = TypeVar("_Fact")
 _Rest = ParamSpec("_Rest")
 Aval: TypeAlias = jax.ShapeDtypeStruct

@@ -27,6 +27,7 @@ from jax_cocktail import cells
 from jax_cocktail.errors import RecursionTypeError, UnsupportedError
 from jax_cocktail.primitives.jaxprs import constants
 from jax_cocktail.recursion.check import endless, invariants, numberings, refuse_effects
+from jax_cocktail.recursion.hoist import hoisted
 from jax_cocktail.recursion.machine import planned
 from jax_cocktail.recursion.primitive import recursion_p
 from jax_cocktail.recursion.reference import reference_p
@@ -56,7 +57,7 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CallLimits:
     """The options `max_depth` and `max_calls`; None: as many as fit in a fixed amount of memory."""
 
     max_depth: int | None
@@ -127,7 +128,7 @@ class Recursive:
     `while_loop` do not. Under `jax.shard_map`, values that differ between devices need ``check_vma=False``.
     """
 
-    def __init__(self, body: Callable[..., Any], out_like: Any, limits: Limits) -> None:
+    def __init__(self, body: Callable[..., Any], out_like: Any, limits: CallLimits) -> None:
         functools.update_wrapper(self, body)
         self.body = body
         self.out_like = out_like
@@ -188,6 +189,8 @@ def _from_outside(function: Recursive, given: Given) -> Any:
     shared = [[None if k is None else leaves[k] for k in own] for own in same]
     if any(value is not None for value in shared[0]):
         members = _traced(function, tree, avals, shared)
+    for member in members:
+        member.body = hoisted(member.body, runs=member is members[0])
     environment, task = _task(function, members)
     _refuse_varying(function, environment)
     passed = [leaf for leaf, value in zip(leaves, members[0].shared, strict=True) if value is None]
@@ -486,6 +489,6 @@ def recursive(
             raise ValueError(f"{name} must be an integer from 1 to {MOST_LIMIT} or None, not {limit!r}")
 
     def wrapped(body: Callable[..., Any]) -> Recursive:
-        return Recursive(body, out_like, Limits(max_depth, max_calls))
+        return Recursive(body, out_like, CallLimits(max_depth, max_calls))
 
     return wrapped if fun is None else wrapped(fun)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jax_cocktail.recursion.structure import Atom, Call, Choice, Item, Op, Structure, Var, calls_in, items_in
+from jax_cocktail.recursion.structure import Atom, Call, Cond, Item, Op, Structure, Var, calls_in, items_in
 from jax_cocktail.recursion.task import Numbering, Task
 
 LEVELS = 1  # inlined levels of calls
@@ -100,10 +100,10 @@ class _Copy:
             call = replace(item, inputs=self.read(item.inputs), outputs=self.new(item.outputs))
             self.kept.update([call] if item in self.tails else [])
             return call
-        if isinstance(item, Choice):
+        if isinstance(item, Cond):
             (index,) = self.read((item.index,))
             sides = tuple(self.structure(side, ()) for side in item.sides)
-            return Choice(index, sides, self.new(item.outputs))
+            return Cond(index, sides, self.new(item.outputs))
         carried, stacked = self.read(item.carried), self.read(item.stacked)
         body, condition = self.loop(item.body), item.condition and self.loop(item.condition)
         return replace(

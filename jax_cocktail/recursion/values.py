@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import jax.numpy as jnp
 from jax import lax
 
-from jax_cocktail.recursion.blocks import Block, Goto, Invoke, Leave, Switch
+from jax_cocktail.recursion.blocks import BasicBlock, Goto, Invoke, Leave, Switch
 from jax_cocktail.recursion.structure import Atom, Const, Op, Var
 
 
@@ -21,7 +21,7 @@ class CallValues:
         self.values, self.makers = values, makers
 
     def after(self, steps: Sequence[Any] = ()) -> Self:
-        """The same call after further steps. New values are not visible to the earlier object."""
+        """This call after further steps. New values are not visible to the earlier object."""
         later = copy(self)
         later.values = dict(self.values)
         later.makers = {**self.makers, **{v: s for s in steps if isinstance(s, Op) for v in s.outputs}}
@@ -57,7 +57,7 @@ Values = TypeVar("Values", bound=CallValues)
 
 
 def follow(
-    blocks: Sequence[Block],
+    blocks: Sequence[BasicBlock],
     at: int,
     values: Values,
     call: Callable[[Invoke, Values], Any],

@@ -1,4 +1,4 @@
-"""What `explain` returns."""
+"""The value that `explain` returns."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax_cocktail.plain import from_plain, to_plain
-from jax_cocktail.report.difference import Difference, difference
-from jax_cocktail.report.html import html, page
-from jax_cocktail.report.picture import draw
-from jax_cocktail.report.text import text
 from jax_cocktail.report.values import Contents
+
+if TYPE_CHECKING:
+    from jax_cocktail_tools.report.difference import Difference
 
 SCHEMA = 1  # of the data; one that cannot be read as before has another number
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report(Contents):
     """Describes how one call is compiled. `print` shows it as text, and a notebook as a page.
 
@@ -36,6 +35,7 @@ class Report(Contents):
       trials: everything that was timed.
       others: the fraction of our cores that other processes held during the measurement.
       pressure: how other processes have slowed down this process's calls so far; "" if they have not.
+      now: what runs such calls in this process, and why, if it is not `choice`; "" if it is.
       inner: reports of jitted functions that are called from code that stock XLA runs.
       made: where the report was made: versions and device.
       code: the lines of your program that the report names, each with its ``file:line (function)``.
@@ -57,15 +57,25 @@ class Report(Contents):
     def workspace_bytes(self) -> int:
         return sum(region.workspace_bytes for region in self.captured)
 
+    def __repr__(self) -> str:
+        """As `print` shows it: a prompt shows what `explain` returns."""
+        return str(self)
+
     def __str__(self) -> str:
+        from jax_cocktail_tools.report.text import text
+
         return text(self)
 
     def _repr_html_(self) -> str:
+        from jax_cocktail_tools.report.html import html
+
         return html(self)
 
     def to_svg(self) -> str:
         """A picture of the program, as the text of an SVG file: loops, branches and stages as boxes in boxes,
         with predicted times and your lines beside them, barriers, and the edges between stages by scheme."""
+        from jax_cocktail_tools.report.picture import draw
+
         return draw(self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,15 +129,29 @@ class Report(Contents):
         return cls.from_dict(data)
 
     def difference(self, old: Report) -> Difference:
-        """How this report differs from an older one: times, choice, custom calls, loops left to stock XLA,
+        """Compares this report with an older one: times, choice, custom calls, loops left to stock XLA,
         units, barriers, bytes, edges, passes and versions. It first says what most likely explains a change
-        of the time. Custom calls are matched by their place in your program."""
+        of the time. Custom calls are matched by their place in your program.
+
+        Raises:
+          TypeError: `old` is no report.
+        """
+        from jax_cocktail_tools.report.difference import difference
+
+        if not isinstance(old, Report):
+            raise TypeError(f"an older Report is needed, not {old!r}: Report.load reads a saved one")
         return difference(self, old)
+
+
+def _page(report: Report) -> str:
+    from jax_cocktail_tools.report.html import html, page
+
+    return page(html(report), report.function)
 
 
 _FORMS: dict[str, Callable[[Report], str]] = {
     ".json": lambda report: json.dumps(report.to_dict(), indent=1) + "\n",
-    ".html": lambda report: page(html(report), report.function),
+    ".html": _page,
     ".svg": Report.to_svg,
     ".txt": lambda report: f"{report}\n",
 }

@@ -10,7 +10,7 @@ from jax_cocktail.cost.price import statement_seconds
 from jax_cocktail.cost.work import trips, waits
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.report.values import Flow, Node
-from jax_cocktail.schedule.sync.edges import Edge
+from jax_cocktail.stitch.edges import Edge
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,

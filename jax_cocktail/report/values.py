@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from jax_cocktail.words import place
-
 Counts = tuple[tuple[str, int], ...]
 SCHEMES = ("local", "regional", "global")
 KINDS = ("loop", "parts", "branch", "side", "condition", "stage", "barrier", "exchange")
+
+
+def place(what: str, where: str, times: int = 1) -> str:
+    """``what xTIMES at where``; "x1" and an empty `where` are omitted."""
+    return what + (f" x{times}" if times > 1 else "") + (f" at {where}" if where else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """What stock XLA makes of a region: the kernels of one call, and the bytes of their operands and results.
+    """The kernels of one call that stock XLA makes of a region, and the bytes of their operands and results.
     A loop of unknown length counts with an assumed number of iterations, and a branch with its longest side.
     """
 
@@ -109,7 +112,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where a report was made.
+    """The place where a report was made.
 
     Attributes:
       jax_cocktail, jax: the versions.
@@ -217,7 +220,7 @@ class Left:
 
     @property
     def placed(self) -> str:
-        """What it is, and where."""
+        """Says what it is, and where."""
         return place(self.what, self.where)
 
     @property
@@ -242,6 +245,7 @@ class Contents:
     trials: tuple[Trial, ...] = ()
     others: float = 0.0
     pressure: str = ""
+    now: str = ""
     inner: tuple[Self, ...] = ()
     made: Setting = Setting()
     code: tuple[tuple[str, str], ...] = ()

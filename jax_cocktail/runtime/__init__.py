@@ -1,1 +1,1 @@
-"""Handlers that XLA calls at run time, and the drivers of GPUs. Does not import jax."""
+"""Answers to the handlers in C++, and the drivers of GPUs. Does not import jax."""

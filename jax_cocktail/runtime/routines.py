@@ -29,7 +29,7 @@ def _find(name: bytes) -> int | None:
         return None
 
 
-# For handlers in C++. It must live as long as the process.
+# It must live as long as the process.
 _FIND = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(_find)
 
 

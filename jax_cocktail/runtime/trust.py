@@ -3,8 +3,7 @@
 A call carries a binary, how it is launched, its signature, and a digest of them all. The handlers run it if
 the digest fits and is permitted: this process compiled the call, the cache folder of this user records it, or
 the user trusts it (`trust`). They compare the buffers of every call with the signature, so a module that was
-changed cannot make a program write out of bounds. `common_src/runtime_trust.h` is the counterpart for
-handlers in C++."""
+changed cannot make a program write out of bounds. `common_src/runtime_trust.h` is their part of this."""
 
 from __future__ import annotations
 
@@ -41,15 +40,6 @@ DTYPES = {
     "float64": 12,
     "bfloat16": 16,
 }
-NOT_PERMITTED = (
-    "neither this process nor this user's cache has compiled it, so its machine code does not run (digest"
-    " {digest:.16}...); if you trust where it comes from, call jax_cocktail.load(trust=...) before the first"
-    " call, with the file that contains it"
-)
-MISFIT = (
-    "the call passes other types, shapes or shared buffers than the program was compiled for; the module was"
-    " changed: compile it again"
-)
 _FOLDER = "calls"
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
@@ -57,7 +47,7 @@ _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 def signature(
     operands: Sequence[Buffer], results: Sequence[Buffer], aliases: Sequence[tuple[int, int]]
 ) -> tuple[int, ...]:
-    """What a program was compiled for, as the handlers read it (struct Signature of runtime_trust.h).
+    """The types that a program was compiled for, as the handlers read them (runtime_trust.h).
     `aliases`: (operand, result) pairs that share memory."""
     numbers = [len(operands), len(results), len(aliases)]
     for dtype, shape in (*operands, *results):
@@ -96,7 +86,7 @@ def admit(digest: str, elsewhere: bool = True) -> None:
 
 
 def permission(digest: str) -> int:
-    """Whether the call with this digest may run."""
+    """The permission of the call with this digest to run."""
     if digest in _compiled:
         return COMPILED_HERE
     known = _everything or digest in _trusted or cache.read_record(_FOLDER, digest) is not None
@@ -136,12 +126,7 @@ def _contents(place: str | os.PathLike[str]) -> Iterator[bytes]:
     return (file.read_bytes() for file in files)
 
 
-def forget() -> None:
-    """Removes what the cache folder records of compiled calls. This process still runs its own."""
-    cache.clear_records(_FOLDER)
-
-
-# For handlers in C++. It must live as long as the process.
+# It must live as long as the process.
 _PERMIT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)(lambda digest: permission(digest.decode("ascii")))
 
 

@@ -1,2 +1,1 @@
-"""Passes between translation and emission: simplify, loops, `vmap`, memory, barriers; the policy; and
-`partition`, which selects the regions before translation."""
+"""Passes between translation and emission: simplification, loops, `vmap`, memory, barriers, the policy."""

@@ -5,6 +5,13 @@ The length of a sequence is the trip count of a loop and the size of the axes al
 of them.
 
 A pass that decides something by a length changes the text for that length, which is then compiled.
+
+On a GPU, `known_lengths` makes them numbers again at the end, in programs that would pay for them. A kernel
+reads a launch parameter from the bank of constants, which takes no register. A function of its own gets it in
+one: with the places of arrays that follow from a length they take so many that loops run slower (emulated, a
+step of ten LSTM layers at batch 64 takes 6 % longer). The same is done if some long loop has no launch
+parameter for its number of trips: where passes have divided a sequence into strips, or never knew how far
+loops go, the text hardly serves another length.
 """
 
 from __future__ import annotations
@@ -14,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from jax_cocktail.analysis.lengths import axes_of_loops
+from jax_cocktail.cost.kernel import outlines_loops
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.ir import (
     Attribute,
@@ -24,6 +32,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    defined_in,
     walk,
 )
 from jax_cocktail.utask.sizes import Quotient, Size, parameter
@@ -45,10 +54,24 @@ def launch_parameters(program: UProgram) -> UProgram:
     return replace(program, entry=marks.entry(program.entry))
 
 
+def known_lengths(program: UProgram, most_loops: int) -> UProgram:
+    """Returns its argument if it has at most so many lane loops, and long loops of which each has a launch
+    parameter for its number of trips; or if it has no launch parameter."""
+    loops = (s for s in walk(program.entry) if isinstance(s, LoopUTask) and not s.parallel)
+    long = [n for n in (loop.trip_count for loop in loops) if n and n >= PROGRAM.parameter_trips]
+    lengths = (n for value in defined_in(program.entry) for n in value.type.shape)
+    sized = bool(long) and all(isinstance(n, Size) for n in long)
+    if sized and not outlines_loops(program, most_loops):
+        return program
+    if not any(isinstance(n, Size) for n in (*long, *lengths)):
+        return program
+    return replace(program, entry=_Marks({}, {}).entry(program.entry))
+
+
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """The values of a program with sizes for ints. `sizes`: the launch parameters by value; `axes`: those
-    along which loops go."""
+    """The values of a program with sizes for ints, and ints for other sizes. `sizes`: the launch parameters
+    by value; `axes`: those along which loops go."""
 
     sizes: Mapping[int, Size]
     axes: Mapping[tuple[Value, int], int]
@@ -74,9 +97,12 @@ class _Marks:
         return Region(self._of(region.parameters), body, self._of(region.results))
 
     def _statement(self, statement: Statement) -> Statement:
-        assert not isinstance(statement, StitchedUTask), "an early pass"
         if isinstance(statement, UOperator):
             return self._operator(statement)
+        if isinstance(statement, StitchedUTask):
+            members = tuple(map(self._operator, statement.members))
+            inputs, outputs = self._of(statement.inputs), self._of(statement.outputs)
+            return replace(statement, members=members, inputs=inputs, outputs=outputs)
         if isinstance(statement, BranchUTask):
             branches = tuple(map(self._region, statement.branches))
             self._like(statement.outputs, statement.branches[0].results)
@@ -97,7 +123,7 @@ class _Marks:
             outputs=self._of(loop.outputs),
             condition=condition,
             body=self._region(loop.body),
-            trip_count=None if trips is None else self.sizes.get(trips, trips),
+            trip_count=None if trips is None else self.sizes.get(trips, int(trips)),
         )
 
     def _operator(self, operator: UOperator) -> UOperator:
@@ -106,7 +132,8 @@ class _Marks:
         for value in operator.outputs:
             shape = self._shape(value, given)
             self._define(value, _reshaped(given[0], shape) if operator.kind == "reshape" else shape)
-        named = ((n, self._along(given[0], v) if n in _POSITIONS else v) for n, v in operator.attributes)
+        numbers = ((name, _number(value)) for name, value in operator.attributes)
+        named = ((n, self._along(given[0], v) if n in _POSITIONS else v) for n, v in numbers)
         outputs = self._of(operator.outputs)
         return replace(operator, inputs=inputs, outputs=outputs, attributes=tuple(named))
 
@@ -116,7 +143,7 @@ class _Marks:
         known = {int(n): n for each in given for n in each if isinstance(n, Size) and n not in self.sizes}
         shape = value.type.shape
         return tuple(
-            self._length(n) if (value, d) in self.axes else known.get(n, n) for d, n in enumerate(shape)
+            self._length(n) if (value, d) in self.axes else known.get(n, int(n)) for d, n in enumerate(shape)
         )
 
     def _length(self, number: int) -> int:
@@ -131,6 +158,12 @@ class _Marks:
         return tuple(
             self.sizes.get(n, n) if isinstance(n, int) and isinstance(d, Size) else n for d, n in pairs
         )
+
+
+def _number(value: Attribute) -> Attribute:
+    if isinstance(value, tuple):
+        return tuple(map(_number, value))
+    return int(value) if isinstance(value, Size) else value
 
 
 def _reshaped(source: Shape, target: Shape) -> Shape:

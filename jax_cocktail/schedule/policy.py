@@ -2,7 +2,7 @@
 
 The search space is small (`Candidate`). Planning a candidate takes far less time than building it. The
 planned program gives its price, since it shows shared work, barriers and cached data. So the model only has
-to select the few that are worth building and timing. The measurement decides (`lowering.decisions`).
+to select the few that are worth building and timing. The measurement decides (`lowering.choice.decisions`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from jax_cocktail.codegen.machines import HOST
-from jax_cocktail.cost.price import profile
 from jax_cocktail.device.host import SERVER
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import PORTABLE_CLUSTER
@@ -155,6 +154,8 @@ def _grow(statement: LoopUTask | BranchUTask, profile: Profiler, launch: float) 
 
 def model_profiler(cores: int, units: int, machine: Machine = HOST) -> Profiler:
     """A profiler that returns the model's price."""
+    from jax_cocktail.cost.price import profile  # candidates are listed without prices
+
     return partial(profile, cores=cores, units=units, machine=machine)
 
 

@@ -29,6 +29,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
+    definitions,
     is_a,
     is_parallel,
     operators_in,
@@ -112,13 +113,12 @@ class _Sinker:
         """True if the arrays that `maker` reads are unchanged after the statements from `start` to `end`,
         without an additional copy."""
         between, late = region.body[start:end], region.body[end:]
-        made = {v for s in region.body for v in s.outputs}
         homes = {v.type for s in between for v in s.outputs if v in region.results}
         for root in {self._root(v) for v in reads(maker) if not v.type.is_scalar}:
             is_read = self._reader(root)
             if any(map(is_read, late)) or root in map(self._root, region.results):
                 continue
-            if root not in made and root.type in homes:  # a carry: its next value may be there by then
+            if root not in definitions(region) and root.type in homes:  # a carry: its next one may be there
                 return False
             if any(is_read(s) and not _only_multiplies(s) for s in between):
                 return False
@@ -159,7 +159,7 @@ class _Sinker:
 
         def case(region: Region) -> bool:
             given = region.results[place]
-            maker = next((s for s in region.body if given in s.outputs), None)
+            maker = definitions(region).get(given)
             return (
                 given in self.empty or self._is_filled(maker) or (maker is not None and _makes_arrays(maker))
             )
@@ -172,7 +172,7 @@ class _Sinker:
 
     def _short(self, case: Region, place: int) -> Region:
         """The case with a last update that writes only the filled part, not the undefined rest."""
-        makers = {v: s for s in case.body for v in s.outputs}
+        makers = definitions(case)
         update = makers[case.results[place]]
         assert isinstance(update, UOperator)
         array, new, *starts = update.inputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jax_cocktail.analysis.parallel import scalar_constants
-from jax_cocktail.analysis.trips import goes_by_trips
+from jax_cocktail.analysis.trips import loop_with_unknown_trips
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, is_a, operators_in, walk
 from jax_cocktail.utask.rewrite import map_body, map_regions
 
@@ -17,19 +17,19 @@ def asks_units(program: UProgram) -> bool:
     return any(operator.kind == KIND for operator in operators_in(program.entry))
 
 
-def no_price_tells(program: UProgram) -> bool:
+def needs_measurement(program: UProgram) -> bool:
     """True if only a measurement shows the best number of units: the program asks for it, or has iterations
     for several units whose durations are known only at run time."""
-    constants = scalar_constants(operators_in(program.entry))
+    constants = scalar_constants(program.entry)
     loops = (s for s in walk(program.entry) if isinstance(s, LoopUTask))
-    return asks_units(program) or any(goes_by_trips(loop, 2, constants) is not None for loop in loops)
+    return asks_units(program) or any(loop_with_unknown_trips(loop, 2, constants) for loop in loops)
 
 
-def know_units(program: UProgram, units: int) -> UProgram:
+def fix_unit_count(program: UProgram, units: int) -> UProgram:
     """Returns its argument if the program does not ask for the number."""
     if not asks_units(program):
         return program
-    constants = scalar_constants(operators_in(program.entry))  # as placement sees them
+    constants = scalar_constants(program.entry)  # as placement sees them
 
     def region(units: int) -> Callable[[Region], Region]:
         return lambda region: map_body(region, lambda statement: known(statement, units))
@@ -38,7 +38,7 @@ def know_units(program: UProgram, units: int) -> UProgram:
         if is_a(statement, KIND):
             data = units.to_bytes(4, "little", signed=True)
             return UOperator("constant", (), statement.outputs, (("data", data),), statement.source)
-        alone = isinstance(statement, LoopUTask) and goes_by_trips(statement, units, constants) is not None
+        alone = isinstance(statement, LoopUTask) and loop_with_unknown_trips(statement, units, constants)
         return map_regions(statement, region(1 if alone else units))
 
     return map_regions(program, region(units))

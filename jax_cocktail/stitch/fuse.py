@@ -1,4 +1,4 @@
-"""Stitching: groups element operators into lane loops (AStitch, ASPLOS'22, sections 4.1 and 4.3).
+"""Stitching: groups element operators into lane loops (AStitch, ASPLOS'22, section 4.3).
 
 Roots are values that must reach memory or a scalar register. In program order, each root joins the latest
 lane loop of its iteration shape that may hold it: on a core, one that has some of its arrays, or few of other
@@ -26,7 +26,7 @@ from jax_cocktail.device.tuning import BLOCK, PROGRAM
 from jax_cocktail.stitch.residence import Residences, survey
 from jax_cocktail.utask.ir import Region, Statement, StitchedUTask, UOperator, UProgram, is_a, reads
 from jax_cocktail.utask.layout import core, is_unit_change, keeps_elements, reduced_axes
-from jax_cocktail.utask.rewrite import map_regions, with_body
+from jax_cocktail.utask.rewrite import map_regions, operands_of, with_body
 from jax_cocktail.utask.types import ITEM_SIZE, Shape, Value
 
 
@@ -50,7 +50,7 @@ class _Item:
     barred: bool = False
 
 
-def stitch(program: UProgram, threads: int = 1) -> UProgram:
+def fuse(program: UProgram, threads: int = 1) -> UProgram:
     """Forms the StitchedUTasks of every region. Expects canonical, simplified IR. `threads`: those of a unit,
     which share its lane loops."""
     facts = survey(program)
@@ -358,9 +358,7 @@ class _RegionState:
             if item.statement is not None:
                 needed.update(self._memory_of(v) for v in reads(item.statement))
             else:
-                made = {v for m in item.members for v in m.outputs}
-                outside = (x for m in item.members for x in m.inputs if x not in made)
-                needed.update(self._memory_of(v) for v in outside)
+                needed.update(map(self._memory_of, operands_of(item.members)))
         alive = (item for item in self.items if item.statement is not None or item.members)
         statements = (self._statement(item, needed) for item in alive)
         return tuple(s for s in statements if s.outputs)
@@ -373,10 +371,8 @@ class _RegionState:
         if item.statement is not None:
             return item.statement
         members = tuple(sorted(item.members, key=lambda member: member.kind == "reduce"))
-        made = {v for m in members for v in m.outputs}
-        inputs = dict.fromkeys(x for m in members for x in m.inputs if x not in made)
         outputs = tuple(v for v in item.roots if v in needed)
-        return StitchedUTask(members, tuple(inputs), outputs, members[-1].source)
+        return StitchedUTask(members, operands_of(members), outputs, members[-1].source)
 
 
 def _is_update(operator: UOperator | None) -> bool:

@@ -1,23 +1,19 @@
-"""What `trace` returns."""
+"""The value that `trace` returns."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from jax_cocktail.timeline import table
-from jax_cocktail.timeline.perfetto import events
-from jax_cocktail.timeline.picture import Panel, panel_of
-from jax_cocktail.timeline.picture import draw as picture_of
 from jax_cocktail.timeline.values import Timeline
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Trace:
     """The results of a call, and its timeline. `print` shows a table of the latter, and a notebook a picture.
 
@@ -37,21 +33,27 @@ class Trace:
     """
 
     function: str
-    results: Any = field(repr=False)
-    regions: tuple[Timeline, ...] = field(default=(), repr=False)
+    results: Any
+    regions: tuple[Timeline, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """As `print` shows it: a prompt shows what `trace` returns."""
+        return str(self)
+
     def __str__(self) -> str:
+        from jax_cocktail_tools.timeline.table import lines
+
         made = [self._title]
         made += (f"  {note}" for note in self.notes)
-        made += (f"  {line}" for region in self.regions for line in table.lines(region))
+        made += (f"  {line}" for region in self.regions for line in lines(region))
         return "\n".join(made)
 
     def _repr_html_(self) -> str:
         table = f"<pre>{escape(str(self))}</pre>"
         if not self.regions:
             return table
-        picture = picture_of(self._title, self._below, self._panels(None), inside=True)
+        picture = self._drawn(None, inside=True)
         return f"<div>{picture}<details><summary>as a table</summary>{table}</details></div>"
 
     def to_svg(self, window: tuple[float, float] | None = None) -> str:
@@ -70,7 +72,7 @@ class Trace:
             begin, end = window
             if not -inf < begin < end < inf:
                 raise ValueError(f"a window has a begin and a later end, in microseconds; not {window!r}")
-        return picture_of(self._title, self._below, self._panels(window))
+        return self._drawn(window)
 
     @property
     def _title(self) -> str:
@@ -81,12 +83,11 @@ class Trace:
     def _below(self) -> str:
         return "; ".join(self.notes) or "Time from the begin of the first custom call."
 
-    def _panels(self, window: tuple[float, float] | None) -> list[Panel]:
-        if window is None:
-            return [panel_of(region) for region in self.regions]
-        begin, end = (at * 1e3 for at in window)
-        inside = (region for region in self.regions if region.start < end and begin < region.end)
-        return [panel_of(region, (begin, end)) for region in inside]
+    def _drawn(self, window: tuple[float, float] | None, inside: bool = False) -> str:
+        """The picture. `inside`: as a part of a page."""
+        from jax_cocktail_tools.timeline.picture import draw, panels
+
+        return draw(self._title, self._below, panels(self.regions, window), inside=inside)
 
     def perfetto(self, path: str | os.PathLike[str]) -> None:
         """Writes the timelines to a file that https://ui.perfetto.dev and chrome://tracing open.
@@ -95,5 +96,7 @@ class Trace:
         them. Arrows lead from the unit that arrives last at a crossing to those that it releases. The
         critical path is a process of its own.
         """
+        from jax_cocktail_tools.timeline.perfetto import events
+
         text = json.dumps({"displayTimeUnit": "ns", "traceEvents": events(self.regions)}, indent=0)
         Path(path).write_text(text + "\n", encoding="utf-8")

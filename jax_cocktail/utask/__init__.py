@@ -1,1 +1,1 @@
-"""The uTask IR: values, operators, nested uTasks, type rules, rewriting, printer, interpreter."""
+"""The uTask IR: values, operators, nested uTasks, type rules, rewriting, folding, printer."""

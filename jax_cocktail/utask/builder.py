@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,6 +14,19 @@ from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import NOWHERE, Source, TensorType, Value
 
 INDEX = TensorType("int64")
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Suspends the cyclic garbage collector: capture and passes make many values, which hardly ever form
+    cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Builder:

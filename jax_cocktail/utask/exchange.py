@@ -33,21 +33,6 @@ class Blocks:
     parts: int
     first: int
 
-    def own(self, unit: int, units: int) -> range:
-        """The numbers of a unit's parts."""
-        return range((unit - self.first) % units, self.parts, units)
-
-    def part(self, number: int, rank: int) -> tuple[slice, ...]:
-        """Indices of a part."""
-        return self._along(slice(number * self.size, (number + 1) * self.size), rank)
-
-    def all(self, rank: int) -> tuple[slice, ...]:
-        """Indices of all parts."""
-        return self._along(slice(0, self.parts * self.size), rank)
-
-    def _along(self, where: slice, rank: int) -> tuple[slice, ...]:
-        return tuple(where if axis == self.axis else slice(None) for axis in range(rank))
-
     def rows(self, shape: Shape) -> tuple[int, int, int]:
         """(rows of the array, elements of a part in each row, elements of a row)."""
         inner = prod(shape[self.axis + 1 :])

@@ -8,13 +8,13 @@ whole-program rules are in `analysis.verifier`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeGuard, TypeVar, cast
 
 from jax_cocktail.utask.operators import KINDS, OperatorKind
-from jax_cocktail.utask.types import NOWHERE, Source, Value
+from jax_cocktail.utask.types import INTEGERS, NOWHERE, SIGNED, Source, Value
 
 Attribute = int | float | str | bytes | bool | tuple["Attribute", ...]
 Attributes = tuple[tuple[str, Attribute], ...]
@@ -184,6 +184,11 @@ class LoopUTask:
         return self.body.parameters[len(self.body.parameters) - len(self.initial) :]
 
     @property
+    def tested(self) -> tuple[Value, ...]:
+        """The parameters of the condition; of a counted loop, those of the body."""
+        return self.carried if self.condition is None else self.condition.parameters
+
+    @property
     def index(self) -> Value | None:
         return self.body.parameters[0] if self.trip_count is not None else None
 
@@ -326,6 +331,15 @@ def is_parallel(statement: Statement | None) -> TypeGuard[LoopUTask]:
     return isinstance(statement, LoopUTask) and statement.parallel
 
 
+def alternatives(statement: Statement) -> Iterator[tuple[Value, ...]]:
+    """Values that stand for one another: those of each carry of a loop, or each result of a branch."""
+    if isinstance(statement, LoopUTask):
+        results = statement.body.results, statement.outputs
+        yield from zip(statement.initial, statement.carried, statement.tested, *results, strict=True)
+    elif isinstance(statement, BranchUTask):
+        yield from zip(statement.outputs, *(region.results for region in statement.branches), strict=True)
+
+
 def operators_of(statement: Statement) -> tuple[UOperator, ...]:
     """The operator that a statement is, or the members of a stitched group; none for other statements."""
     if isinstance(statement, StitchedUTask):
@@ -374,10 +388,48 @@ def _defined(region: Region) -> tuple[Value, ...]:
     return (*region.parameters, *(value for statement in region.body for value in defined_in(statement)))
 
 
+# -- definitions and uses ------------------------------------------------------------------------------------
 @once
-def outputs_in(region: Region) -> frozenset[Value]:
-    """The outputs of a region's statements, without those of nested regions."""
-    return frozenset(v for s in region.body for v in s.outputs)
+def definitions(region: Region) -> Mapping[Value, Statement]:
+    """The statements of a region by the values that they define, without those of nested regions."""
+    return {v: s for s in region.body for v in s.outputs}
+
+
+@once
+def positions_of(region: Region) -> Mapping[Value, int]:
+    """The positions of the statements of a region by the values that they define."""
+    return {v: n for n, s in enumerate(region.body) for v in s.outputs}
+
+
+@once
+def readers(region: Region) -> Mapping[Value, Sequence[int]]:
+    """The positions of the statements of a region that read a value, themselves or inside."""
+    found: dict[Value, list[int]] = {}
+    for position, statement in enumerate(region.body):
+        for value in reads(statement):
+            found.setdefault(value, []).append(position)
+    return found
+
+
+def integer_of(operator: UOperator) -> int | None:
+    """The number in an integer constant of one element; None for any other operator."""
+    if operator.kind != "constant":
+        return None
+    type_ = operator.output.type
+    if not type_.is_scalar or type_.dtype not in INTEGERS:
+        return None
+    return int.from_bytes(operator.data, "little", signed=type_.dtype in SIGNED)
+
+
+@once
+def highest_id(region: Region) -> int:
+    """The highest id of a value that a region defines, nested regions included; -1 if it defines none."""
+    ids = [value.id for value in region.parameters]
+    for statement in region.body:
+        ids += [value.id for value in statement.outputs]
+        ids += [value.id for member in operators_of(statement) for value in member.outputs]
+        ids += [highest_id(inner) for inner in regions_of(statement)]
+    return max(ids, default=-1)
 
 
 @once

@@ -1,4 +1,4 @@
-"""Which operators call LAPACK, and the memory that it needs."""
+"""The operators that call LAPACK, and the memory that it needs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from itertools import pairwise
 from math import isqrt, prod
 
 from jax_cocktail.utask.ir import UOperator, once
-from jax_cocktail.utask.operators import ELEMENTWISE, RESHAPES
+from jax_cocktail.utask.maps import axis_groups, positions
+from jax_cocktail.utask.operators import ELEMENTWISE, MAPPED, RESHAPES
 from jax_cocktail.utask.types import Shape, Value
 
 
@@ -108,7 +109,7 @@ def is_unit_change(operator: UOperator) -> bool:
 
 
 def divided_axes(source: Shape, target: Shape) -> tuple[int, ...] | None:
-    """How many axes of `target` each axis of `source` becomes, if a reshape only divides axes."""
+    """The number of axes of `target` that each axis of `source` becomes, if a reshape only divides axes."""
     counts, rest = [], list(target)
     for n in source:
         size, count = 1, 0
@@ -124,57 +125,32 @@ def reshape_strides(shape: Shape, strides: tuple[int, ...], new: Shape) -> tuple
     """Strides over the same memory for the shape `new`, or None if that takes a copy."""
     if 0 in shape:
         return row_major(new)
-    old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
-    axes = [d for d, n in enumerate(new) if n != 1]
     result = [0] * len(new)
-    start = first = 0  # of the next axes, old and new, that have as many elements
-    while start < len(old):
-        end, last = start + 1, first + 1
-        block, target = old[start][0], new[axes[first]]
-        while block != target:
-            if target < block:
-                target, last = target * new[axes[last]], last + 1
-            else:
-                block, end = block * old[end][0], end + 1
-        if any(step != n * inner for (_, step), (n, inner) in pairwise(old[start:end])):
+    for ins, outs in axis_groups(shape, new):
+        if any(strides[a] != shape[b] * strides[b] for a, b in pairwise(ins)):
             return None
-        step = old[end - 1][1]
-        for d in reversed(axes[first:last]):
+        step = strides[ins[-1]]
+        for d in reversed(outs):
             result[d], step = step, step * new[d]
-        start, first = end, last
     return tuple(result)
 
 
 def view(operator: UOperator, operand: Layout) -> Layout | None:
     """The layout of a movement operator's result over its operand's, or None if it takes a copy."""
     kind, shape = operator.kind, operator.output.type.shape
-    strides, offset = operand.strides, operand.offset
-    if kind == "broadcast":
-        spread = [0] * len(shape)
-        for d, axis in enumerate(operator.ints("dimensions")):
-            spread[axis] = strides[d] if operand.shape[d] != 1 else 0
-        return Layout(operand.root, operand.base, shape, tuple(spread), offset)
-    if kind == "transpose":
-        order = operator.ints("permutation")
-        return Layout(operand.root, operand.base, shape, tuple(strides[d] for d in order), offset)
-    if kind == "slice":
-        starts = operator.ints("starts")
-        steps = operator.ints("strides")
-        offset += sum(s * t for s, t in zip(starts, strides, strict=True))
-        scaled = tuple(s * t for s, t in zip(steps, strides, strict=True))
-        return Layout(operand.root, operand.base, shape, scaled, offset)
-    if kind == "reverse":
-        flipped = list(strides)
-        for d in operator.ints("dimensions"):
-            offset += (shape[d] - 1) * strides[d]
-            flipped[d] = -strides[d]
-        return Layout(operand.root, operand.base, shape, tuple(flipped), offset)
-    if kind == "reshape":
-        seen = reshape_strides(operand.shape, strides, shape)
-        return None if seen is None else Layout(operand.root, operand.base, shape, seen, offset)
     if kind == "dynamic_slice":
-        return Layout(operand.root, operator.output, shape, strides, 0)
-    return None
+        return Layout(operand.root, operator.output, shape, operand.strides, 0)
+    if kind == "reshape":
+        seen = reshape_strides(operand.shape, operand.strides, shape)
+        return None if seen is None else Layout(operand.root, operand.base, shape, seen, operand.offset)
+    if kind not in MAPPED:
+        return None
+    strides, offset = [0] * len(shape), operand.offset
+    for (axis, step, start), stride in zip(positions(operator), operand.strides, strict=True):
+        offset += start * stride
+        if axis is not None:
+            strides[axis] = step * stride
+    return Layout(operand.root, operand.base, shape, tuple(strides), offset)
 
 
 def divisors(extent: int) -> list[int]:

@@ -10,8 +10,8 @@ The first two are *element* operators: they fuse by composing element functions.
 Semantics are those of the XLA operation of the same name unless said otherwise. Each fact about a kind that
 more than one module uses is a field of `OperatorKind`; the sets at the end are derived from these fields.
 
-A new kind needs a row here, a type rule (`utask.infer`), an evaluator (`utask.interpreter`), an emitter
-(`codegen`), and a function or template in the headers of each target; `primitives` translates to it.
+A new kind needs a row here, a type rule (`utask.infer`), an emitter (`codegen`), a function or template in
+the headers of each target, and an evaluator (`tests.oracle.interpreter`); `primitives` translates to it.
 `tests/null/test_operators.py` names what is missing.
 """
 
@@ -37,7 +37,7 @@ class OperatorKind:
       ties: axes along which it falls into independent parts (see `analysis.axes`). "alike": every axis, the
         same one of each operand and result. "alike but x": all axes except those that attribute x names.
         "reduced x": the same, and the result lacks these axes. "windows": the axes that no window slides
-        along. "own": a rule of its own. "": none.
+        along. "map": those of its index map (see `utask.maps`). "own": a rule of its own. "": none.
     Memory:
       view: the result can be the first operand's memory with other strides.
       partial: reads only as many elements of its first operand as it returns.
@@ -54,7 +54,6 @@ class OperatorKind:
       product: sums of products along contracted axes.
       kernels: kernels that stock XLA launches for an anchor; 0: it is part of a fusion.
     Values:
-      keeps_bits: copies bits, or changes only the sign: denormal numbers are never flushed.
       needs_width: depends on the width of a float, so a 16-bit operand must not be widened first.
       distinct: two results are two arrays even if everything else is equal, so operators never become one.
     Execution:
@@ -83,7 +82,6 @@ class OperatorKind:
     free: bool = False
     product: bool = False
     kernels: int = 1
-    keeps_bits: bool = False
     needs_width: bool = False
     distinct: bool = False
     total: bool = True
@@ -113,7 +111,7 @@ class _Table:
 def _elementwise(table: _Table) -> None:
     add = partial(table, "elementwise", ties="alike")
     # one operand. Result dtype = operand dtype unless `gives` says otherwise
-    add(1, "neg abs", takes="numbers", keeps_bits=True)
+    add(1, "neg abs", takes="numbers")
     add(1, "sign", takes="numbers")
     add(1, "floor ceil round_away", takes="floats")
     add(1, "round_even", takes="floats", needs_width=True)
@@ -127,7 +125,7 @@ def _elementwise(table: _Table) -> None:
     add(1, "erfc erf_inv lgamma digamma bessel_i0e bessel_i1e", takes="floats", cost=60)
     add(1, "integer_pow", "exponent", cost=4)  # exponent: int, may be negative
     add(1, "convert")  # float -> int saturates, NaN -> 0; to bool: != 0; ints wrap
-    add(1, "bitcast", keeps_bits=True, needs_width=True)  # same width
+    add(1, "bitcast", needs_width=True)  # same width
     add(1, "reduce_precision", "exponent_bits mantissa_bits", cost=4, needs_width=True)
     # two operands of one dtype. Shifts >= width: 0 (or sign fill). div/rem of integers: truncating,
     # x/0 = -1 (all ones), x%0 = x, MIN/-1 = MIN, MIN%-1 = 0. max/min propagate NaN.
@@ -138,26 +136,26 @@ def _elementwise(table: _Table) -> None:
     add(2, "div rem", takes="numbers", cost=8, divides=True)
     add(2, "pow atan2", takes="floats", cost=40)
     add(2, "nextafter", takes="floats", cost=40, needs_width=True)
-    add(3, "select", keeps_bits=True)  # (pred bool, on_true, on_false)
+    add(3, "select")  # (pred bool, on_true, on_false)
     add(3, "clamp", takes="numbers", cost=2)  # (low, x, high): min(max(x, low), high)
     # Threefry-2x32 (Random123): (key0, key1, counter0, counter1) uint32 -> word 0 or 1 of the block
     add(4, "threefry2x32", "word", cost=60)
 
 
 def _movement(table: _Table) -> None:
-    add = partial(table, "movement", keeps_bits=True)
+    add = partial(table, "movement")
     add(0, "constant", "data", ties="alike", free=True)  # bytes, row-major, little-endian; bool is one byte
     # unspecified content; reading it before writing is a fault
     add(0, "empty", ties="alike", free=True, distinct=True)
     add(0, "iota", "dimension", ties="alike")
     # operand axis d -> result axis dimensions[d]; size 1 spreads
-    add(1, "broadcast", "dimensions", ties="own", view=True, free=True)
+    add(1, "broadcast", "dimensions", ties="map", view=True, free=True)
     add(1, "reshape", ties="own", view=True, free=True)
     # result axis i = operand axis permutation[i]
-    add(1, "transpose", "permutation", ties="own", view=True, free=True)
+    add(1, "transpose", "permutation", ties="map", view=True, free=True)
     # sizes: the result's shape
-    add(1, "slice", "starts strides", ties="own", view=True, partial=True, free=True)
-    add(1, "reverse", "dimensions", ties="alike but dimensions", view=True)
+    add(1, "slice", "starts strides", ties="map", view=True, partial=True, free=True)
+    add(1, "reverse", "dimensions", ties="map", view=True)
     # (operand, scalar); low may be negative; high: result's shape
     add(2, "pad", "low interior", ties="own")
     add(None, "concatenate", "dimension", ties="alike but dimension")
@@ -187,7 +185,7 @@ def _products(table: _Table) -> None:
 
 
 def _matrices(table: _Table) -> None:
-    """Of the matrices in the last two axes, of float32 or float64."""
+    """Operands are matrices in the last two axes, of float32 or float64."""
     add = partial(table, "anchor", ties="own", cost=8, cubic=True, largest=128)
     # the lower factor, with zeros above; reads the lower triangle. All NaN if a pivot is not positive
     add(1, "cholesky")
@@ -222,7 +220,7 @@ def _reductions(table: _Table) -> None:
 
 
 def _sorting(table: _Table) -> None:
-    add = partial(table, "anchor", keeps_bits=True, block_scratch=True, kernels=3)
+    add = partial(table, "anchor", block_scratch=True, kernels=3)
     # stable, ascending on the first num_keys operands; -0 == 0, all NaN equal and last
     add(None, "sort", "dimension num_keys", results=None, ties="alike but dimension", orders="dimension")
     # results: values (descending), int32 indices; ties -> first
@@ -239,13 +237,13 @@ def _updates(table: _Table) -> None:
     )
     add(3, "scatter", names, ties="own", updates=2, kernels=2)
     # (operand, update, start per axis); starts clamped
-    add(None, "dynamic_update_slice", ties="own", updates=1, keeps_bits=True, kernels=0)
+    add(None, "dynamic_update_slice", ties="own", updates=1, kernels=0)
     # the same value in memory of its own
-    add(1, "copy", ties="alike", keeps_bits=True, kernels=0)
+    add(1, "copy", ties="alike", kernels=0)
 
 
 def _barriers(table: _Table) -> None:
-    add = partial(table, "anchor", keeps_bits=True, kernels=0)
+    add = partial(table, "anchor", kernels=0)
     # the halves of the units' barrier: after `wait`, a unit sees all writes that precede an `arrive`
     add(0, "arrive wait", results=0, together="units")
     # every unit gets all of each operand in its own memory, as soon as the writers have sent its blocks.
@@ -286,6 +284,7 @@ UNWRITTEN = _where(lambda kind: kind.free and kind.arity == 0)  # their memory i
 
 VIEWS = _where(lambda kind: kind.view)
 STATIC_VIEWS = _where(lambda kind: kind.view and kind.arity == 1)  # their positions are static
+MAPPED = _where(lambda kind: kind.ties == "map")  # an element is one of the operand's, at a static position
 RESHAPES = STATIC_VIEWS - {"slice", "reverse"}  # they have the operand's elements, and may keep their order
 PARTIAL = _where(lambda kind: kind.partial)
 UPDATES = _where(lambda kind: kind.updates)
@@ -294,7 +293,6 @@ COPIES = MOVEMENT - VIEWS - LEAVES | UPDATES | {"copy"}  # they write memory and
 FREE = _where(lambda kind: kind.free)
 PRODUCTS = _where(lambda kind: kind.product)
 BLOCK_SCRATCH = _where(lambda kind: kind.block_scratch)
-KEEPS_BITS = _where(lambda kind: kind.keeps_bits)
 NEEDS_WIDTH = _where(lambda kind: kind.needs_width)
 
 BARRIERS = _where(lambda kind: kind.together == "units")  # all units execute them together

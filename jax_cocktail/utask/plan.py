@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from jax_cocktail.utask.ir import UOperator, UProgram, regions_in
 from jax_cocktail.utask.lapack import calls_lapack, lapack_bytes
@@ -27,7 +28,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How densely a space is packed, in bytes. `peak`: its size; `bound`: the largest set of buffers that are
+    """The density of a space, in bytes. `peak`: its size; `bound`: the largest set of buffers that are
     live at the same time: no plan needs less; `total`: all buffers, its size if no memory is used again."""
 
     peak: int
@@ -152,22 +153,9 @@ class LaunchPlan:
         count = len(cls.__slots__)
         if len(values) < count or values[0] != _LAUNCH_VERSION:
             raise ValueError(f"not a launch plan of version {_LAUNCH_VERSION}")
-        header, most, threads, resident, portable, workspace, *others = values[1:count]
-        cooperative, can_fail, resident_units, portable_units, cluster = others
-        return cls(
-            header,
-            most,
-            threads,
-            resident,
-            portable,
-            workspace,
-            cooperative=bool(cooperative),
-            can_fail=bool(can_fail),
-            resident_units=resident_units,
-            portable_units=portable_units,
-            cluster=bool(cluster),
-            sizes=tuple(values[count:]),
-        )
+        found: dict[str, Any] = dict(zip(cls.__slots__[:-1], values[1:count], strict=True))
+        found |= {name: bool(found[name]) for name in ("cooperative", "can_fail", "cluster")}
+        return cls(**found, sizes=tuple(values[count:]))
 
 
 def layouts_of(program: UProgram) -> dict[Value, Layout]:

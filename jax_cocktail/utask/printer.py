@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.failure import first_codes, text_of
 from jax_cocktail.utask.ir import (
@@ -31,20 +32,6 @@ from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import Value
 
 _SHOWN_BYTES = 32  # longer data appear as their digest
-_SCALARS = {
-    "bool": "?",
-    "int8": "i1",
-    "int16": "<i2",
-    "int32": "<i4",
-    "int64": "<i8",
-    "uint8": "u1",
-    "uint16": "<u2",
-    "uint32": "<u4",
-    "uint64": "<u8",
-    "float16": "<f2",
-    "float32": "<f4",
-    "float64": "<f8",
-}
 
 
 def print_program(program: UProgram) -> str:
@@ -59,6 +46,11 @@ def fingerprint(program: UProgram) -> str:
         text = _Printer(program, renumber=True).program("program")
         known[program.donated] = hashlib.sha256(text.encode()).hexdigest()
     return known[program.donated]
+
+
+def identity(program: UProgram, candidate: Candidate) -> str:
+    """The fingerprint (sha256, hex) of a program compiled in the candidate's way."""
+    return hashlib.sha256(f"{fingerprint(program)}\n{candidate.text}".encode()).hexdigest()
 
 
 @once
@@ -233,6 +225,6 @@ def _attribute(value: Attribute) -> str:
 def _readable(constant: UOperator) -> str:
     """The number of a scalar constant, as a remark."""
     data, dtype = constant["data"], constant.output.type.dtype
-    if not isinstance(data, bytes) or constant.output.type.shape or dtype not in _SCALARS:
-        return ""
-    return f"  # {np.frombuffer(data, _SCALARS[dtype])[0]}" if data else ""
+    if not isinstance(data, bytes) or constant.output.type.shape or dtype == "bfloat16" or not data:
+        return ""  # NumPy has no bfloat16
+    return f"  # {np.frombuffer(data, np.dtype(dtype).newbyteorder('<'))[0]}"

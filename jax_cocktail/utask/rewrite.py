@@ -22,7 +22,7 @@ How to write a pass, from the simplest form to the most general one:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -107,9 +107,13 @@ def map_members(group: StitchedUTask, change: Change) -> StitchedUTask:
     assert len(members) == len(changed), "a member of a stitched group becomes operators"
     if len(members) == len(group.members) and all(map(_is, members, group.members)):
         return group
-    made = {value for member in members for value in member.outputs}
-    inputs = dict.fromkeys(v for member in members for v in member.inputs if v not in made)
-    return replace(group, members=members, inputs=tuple(inputs))
+    return replace(group, members=members, inputs=operands_of(members))
+
+
+def operands_of(members: Collection[UOperator]) -> tuple[Value, ...]:
+    """The values that operators read and none of them defines."""
+    made = {v for member in members for v in member.outputs}
+    return tuple(dict.fromkeys(v for member in members for v in member.inputs if v not in made))
 
 
 def fold(statement: Statement, each: Callable[[Statement, Inside[T]], T]) -> T:

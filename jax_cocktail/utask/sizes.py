@@ -62,12 +62,6 @@ class Size(int):
         inner = (atom.dividend.parameters for atom in atoms if isinstance(atom, Quotient))
         return frozenset(atom for atom in atoms if isinstance(atom, Parameter)).union(*inner)
 
-    @property
-    def is_parameter(self) -> bool:
-        """True if it is a launch parameter itself."""
-        (product, n), *others = self.terms
-        return n == 1 and not others and len(product) == 1 and isinstance(product[0], Parameter)
-
     def __getnewargs__(self) -> tuple[tuple[Term, ...]]:  # type: ignore[override]
         return (self.terms,)
 

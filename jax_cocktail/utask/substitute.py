@@ -15,7 +15,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
-    defined_in,
+    highest_id,
 )
 from jax_cocktail.utask.rewrite import map_regions, with_body
 from jax_cocktail.utask.types import TensorType, Value
@@ -60,13 +60,15 @@ def region_reads(region: Region, mapping: Mapping[Value, Value]) -> Region:
 
 
 class FreshValues:
-    """Makes values whose ids occur nowhere in a program; without a program, ids count from 0."""
+    """Makes values whose ids occur nowhere in a program; without a program, ids count from the `first`. The
+    program is read when the first value is made: most passes look around and make none."""
 
-    def __init__(self, program: UProgram | None = None) -> None:
-        taken = () if program is None else defined_in(program.entry)
-        self._ids = count(max((value.id for value in taken), default=-1) + 1)
+    def __init__(self, program: UProgram | None = None, first: int = 0) -> None:
+        self._program, self._ids = program, count(first)
 
     def make(self, type_: TensorType) -> Value:
+        if (program := self._program) is not None:
+            self._program, self._ids = None, count(highest_id(program.entry) + 1)
         return Value(next(self._ids), type_)
 
     def like(self, values: Iterable[Value]) -> tuple[Value, ...]:

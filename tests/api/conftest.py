@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def _one_candidate(one_candidate: None) -> None:
+    """Most tests compare answers; those of the choice between candidates are marked `all_candidates`."""
+
+
 @pytest.fixture(scope="session")
 def two_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the pack, never written to."""

@@ -18,7 +18,7 @@ from benchmarks import gpu_check
 from benchmarks.gpu import bundle, clock, latency, litmus, pack, packed
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.run_pack import PackRun
-from benchmarks.gpu.serving import Limits
+from benchmarks.gpu.serving import TimeLimits
 from jax_cocktail import compiler
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.codegen.gpu import launch_plan
@@ -83,7 +83,7 @@ def copied(folder: Path, target: Path) -> Path:
 
 CHECK = Path(gpu_check.__file__)
 ROW, NEXT = "conjugate_gradient", "hidden_markov"  # in the order of a run
-QUICK = Limits(start=60, item=8, hung=2, inputs=60)
+QUICK = TimeLimits(start=60, item=8, hung=2, inputs=60)
 
 
 def begun(there, code="", resume=None):

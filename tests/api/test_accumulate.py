@@ -12,15 +12,15 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.lowering.adapter import program as adapt
+from jax_cocktail.lowering.edge.adapter import program as adapt
 from jax_cocktail.primitives import translate
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
-from jax_cocktail.schedule.loops.layers import separate_layers
+from jax_cocktail.schedule.loops.layers import layers
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
 from tests.case import QUICK
+from tests.oracle.interpreter.run import run
 
 HIDDEN, STEPS = 32, 12
 
@@ -145,6 +145,7 @@ UNITS = [(name, 1) for name in FUNCTIONS] + [
 ]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("name", "units"), UNITS)
 def test_gradients_are_as_exact_as_stock(name, units):
     function, *arguments = FUNCTIONS[name]
@@ -160,7 +161,7 @@ def test_narrow_floats_are_rounded_once(name):
 
 def divided(function, arguments):
     jaxpr = jax.make_jaxpr(function)(*arguments)
-    program = separate_layers(simplify(translate(adapt(jaxpr), "test")))
+    program = layers(simplify(translate(adapt(jaxpr), "test")))
     after = simplify(distribute(hoist(program)))
     verify(after)
     given = [np.asarray(x) for x in jax.tree.leaves(arguments)]

@@ -16,8 +16,9 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import intercept, lower, variants
+from jax_cocktail.lowering.edge import intercept
 from jax_cocktail.lowering.state import STATE, read_mark
+from jax_cocktail.memory import MEMORY
 from tests.process import python
 
 TARGET = "jax_cocktail_cpu"
@@ -69,8 +70,8 @@ def test_the_mark_survives(name):
 
 
 def test_a_lost_mark_is_stock(monkeypatch):
-    monkeypatch.setattr("jax_cocktail.lowering.intercept.read_mark", lambda name: None)
-    lower._warned.clear()
+    monkeypatch.setattr("jax_cocktail.lowering.edge.intercept.read_mark", lambda name: None)
+    MEMORY.warned.clear()
     function = jax_cocktail.jit(lambda x: cubed(x) + 1, options=FORCED)
     with pytest.warns(jax_cocktail.CocktailWarning, match="does not reach"):
         assert TARGET not in text(function, jnp.ones(3))
@@ -203,13 +204,13 @@ def test_calls_from_threads():
 
 
 def test_lowering_in_threads_that_crowd_each_other_out(monkeypatch):
-    monkeypatch.setattr(variants, "_RECENT", 1)
-    variants._recent.clear()
+    monkeypatch.setattr(MEMORY.prepared, "most", 1)
+    MEMORY.prepared.clear()
     functions = [jax_cocktail.jit(lambda x, n=n: cubed(x) * n, options=FORCED) for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda function: text(function, jnp.ones(3)), functions * 2))
     assert all(TARGET in found for found in texts)
-    assert len(variants._recent) <= 1
+    assert len(MEMORY.prepared) <= 1
 
 
 # ---- errors of the user are JAX's own ---------------------------------------------------------------------
@@ -335,7 +336,7 @@ def check_overhead():
             for _ in range(1000):
                 function(x)
             best[which] = min(best[which], (time.perf_counter() - start) / 1000)
-    # benchmarks/run.py holds it to 2 us on a quiet machine; other tests run beside this one
+    # benchmarks/targets.py holds it to 2 us on a quiet machine; other tests run beside this one
     assert best[1] - best[0] < 1e-5
 
 
@@ -365,7 +366,15 @@ def test_several_devices():
             warnings.simplefilter("always")
             assert np.allclose(outside(x), jax.jit(f)(x))
         text = str(caught[0].message)
-        assert "inside jax.shard_map" in text and " at  " not in text, text
+        assert "write jax.shard_map(jax_cocktail.jit(f), ...)" in text, text
+        assert "shard_map at <string>:" in text, text
+        assert caught[0].filename == "<string>", caught[0]
+        both = jax_cocktail.jit(jax.shard_map(ours, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert np.allclose(both(x), jax.jit(f)(x))
+        assert "jax_cocktail_cpu" in both.lower(x).as_text()
+        assert not jax_cocktail.explain(both)(x).left
         print("fine")
         """,
         XLA_FLAGS="--xla_force_host_platform_device_count=2",

@@ -18,32 +18,23 @@ from jax.experimental import io_callback
 
 import jax_cocktail
 from jax_cocktail.build import command, progress
-from jax_cocktail.lowering import background, lower, stopwatch
+from jax_cocktail.lowering.run import background, stopwatch
 from jax_cocktail.lowering.state import STATE, in_state
+from jax_cocktail.memory import MEMORY
+from tests.api import beside
+from tests.api.beside import OPTIONS, X, changed, loop
 from tests.process import python
 
-OPTIONS = {"force": "cocktail", "compile": "background", "plans": "fresh"}
-X = jnp.linspace(0, 1, 24, dtype=jnp.float32).reshape(4, 6)
-
-
-def loop(x, scale=1.25):
-    return lax.fori_loop(0, 5, lambda i, a: jnp.tanh(a) * scale - i, x)
-
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 @pytest.fixture(autouse=True)
 def idle():
     """Nothing is left over from another test."""
-    lower._warned.clear()
+    MEMORY.warned.clear()
+    failed = jax_cocktail.cache_info().failed
     yield
     assert jax_cocktail.wait(60)
-
-
-def changed(call):
-    """How many calls change over because of a call, when all is done."""
-    before = jax_cocktail.cache_info().changed_over
-    call()
-    assert jax_cocktail.wait(60)
-    return jax_cocktail.cache_info().changed_over - before
+    assert jax_cocktail.cache_info().failed == failed
 
 
 def calls_of_ours(jitted, *args, **kwargs):
@@ -158,8 +149,8 @@ def test_signatures_change_over_one_by_one():
         assert changed(lambda each=each: jitted(**each)) == 1, number
         for known in arguments[: number + 1]:
             np.testing.assert_allclose(jitted(**known), plain(**known), rtol=1e-5)
-    routes = [jitted._dispatch.base, *jitted._dispatch._routes.values()]
-    assert len(routes) == len(arguments)
+    routes = jitted._dispatch._functions.values()
+    assert len(routes) == 2
     sizes = [each._cache_size() for each in routes]
     assert changed(lambda: [jitted(**each) for each in arguments]) == 0
     assert sizes == [each._cache_size() for each in routes]  # everybody knows his way
@@ -207,8 +198,10 @@ def test_a_lost_trace_is_made_by_the_caller(monkeypatch):
     jitted = jax_cocktail.jit(lambda x: loop(x, 0.75), options=OPTIONS)
     monkeypatch.setattr(background, "_let_end", lambda job: jax.clear_caches())
     assert changed(lambda: jitted(X)) == 0
+    assert "the next call compiles our program" in jitted._dispatch.remark((X,), {})
+    assert changed(lambda: jitted(X)) == 1
     np.testing.assert_allclose(jitted(X), jax.jit(loop)(X, 0.75), rtol=2e-6)
-    assert calls_of_ours(jitted, X) == 1
+    assert calls_of_ours(jitted, X) == 1 and jitted._dispatch.remark((X,), {}) == ""
 
 
 @pytest.mark.parametrize("clear", [lambda jitted: jitted.clear_cache(), lambda jitted: jax.clear_caches()])
@@ -226,12 +219,13 @@ def test_what_is_cleared_meanwhile_does_not_come_back(monkeypatch, clear):
 def test_a_cleared_signature_is_not_exchanged():
     jitted = jax_cocktail.jit(loop, options=OPTIONS)
     dispatch = jitted._dispatch
-    signature, fresh, before = dispatch.note((X,), {}, ()), dispatch.fresh(), dispatch.generation
+    signature, before = dispatch.note((X,), {}, dispatch.call), dispatch.generation
+    fresh = dispatch.successor(signature)
     jitted.clear_cache()
-    dispatch.note((X,), {}, ())
+    dispatch.note((X,), {}, dispatch.call)
     assert not dispatch.switch(signature, fresh, before)
     assert dispatch.call is dispatch.base is not fresh
-    assert dispatch.switch(signature, fresh, dispatch.generation)
+    assert dispatch.switch(signature, dispatch.successor(signature), dispatch.generation)
 
 
 def test_a_call_after_clear_cache_has_a_job_of_its_own(monkeypatch):
@@ -279,8 +273,9 @@ def test_no_thread_can_be_started(monkeypatch):
     jitted = jax_cocktail.jit(lambda x: loop(x, 0.125), options=OPTIONS)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fails)
-        assert changed(lambda: jitted(X)) == 0
-    assert changed(lambda: jitted(X[:2])) == 1
+        jitted(X)
+        assert not jax_cocktail.wait(60) and jax_cocktail.cache_info().waiting == 1
+    assert changed(lambda: jitted(X[:2])) == 2
 
 
 def test_a_busy_program_makes_a_decision_provisional(monkeypatch):
@@ -306,8 +301,11 @@ def test_without_a_compiler_it_stays(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", "false")
     jitted = jax_cocktail.jit(loop, options=OPTIONS)
-    with pytest.warns(jax_cocktail.CocktailWarning, match="runs on stock XLA"):
+    with pytest.warns(jax_cocktail.CocktailWarning, match="runs on stock XLA") as told:
         assert changed(lambda: jitted(X)) == 0
+    assert told[0].filename == beside.__file__  # the line of the loop
+    assert "failed: the compiler of $CXX" in jax_cocktail.explain(jitted)(X).now
+    MEMORY.counts.failed -= 1
     np.testing.assert_array_equal(jitted(X), jax.jit(loop)(X))
 
 
@@ -449,7 +447,7 @@ def test_nothing_keeps_a_function_alive():
     for x in (X, X[:2], X[:2]):
         jitted(x)
         assert jax_cocktail.wait(60)
-    assert len(jitted._dispatch._routes) == 1
+    assert len(jitted._dispatch._functions) == 2
     gc.collect()
     gc.disable()
     try:

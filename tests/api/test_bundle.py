@@ -7,6 +7,7 @@ import json
 import operator
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -16,11 +17,15 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail import cache, portable
+from jax_cocktail import cache
 from jax_cocktail.errors import BundleError
-from jax_cocktail.lowering import bundle, custom_call, decisions, plan_cache
+from jax_cocktail.lowering.choice import bundle, decisions
+from jax_cocktail.lowering.edge import custom_call
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.utask.candidate import Candidate
 from tests.process import python
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 OPTIONS = {"force": "cocktail", "plans": "cached", "units": 2, "profile": "off"}
 X = np.linspace(0, 1, 24, dtype=np.float32).reshape(4, 6)
@@ -117,7 +122,7 @@ def test_a_machine_without_a_compiler_runs_it(saved, tmp_path, units):
 
 
 MAKES_HANDLERS = """
-    from jax_cocktail.lowering import gpu_call
+    from jax_cocktail.lowering.edge import gpu_call
     gpu_call.register("cuda")
     jax_cocktail.jit(loop, options=forced)(x)
     say(digest=jax_cocktail.save_bundle(os.environ["BUNDLE"]))
@@ -125,11 +130,11 @@ MAKES_HANDLERS = """
 
 
 def test_it_has_the_handlers_for_gpus(tmp_path):
-    """Without a compiler they would run in Python, with a warning, and start every call later."""
+    """Without a compiler and without them, stock XLA would run the programs."""
     path = tmp_path / "gpu.bundle"
     made = child(MAKES_HANDLERS, tmp_path / "maker", BUNDLE=str(path), JAX_COCKTAIL_COMPILE="now")
     program = """
-    from jax_cocktail.lowering import gpu_call
+    from jax_cocktail.lowering.edge import gpu_call
     jax_cocktail.load_bundle(os.environ["BUNDLE"], trust=os.environ["DIGEST"])
     with warnings.catch_warnings():
         warnings.simplefilter("error", jax_cocktail.CocktailWarning)
@@ -140,18 +145,22 @@ def test_it_has_the_handlers_for_gpus(tmp_path):
     assert (said["handlers"], said["platforms"]) == ("CDLL", ["cuda"])
 
 
-def test_handlers_are_taken_before_those_that_the_import_registers(tmp_path):
-    """Where jax expects a GPU, the first use of the API registers handlers."""
+@pytest.mark.parametrize("used", ["", "jax_cocktail.jit"])
+def test_handlers_are_taken_before_those_that_the_import_registers(tmp_path, used):
+    """Where jax expects a GPU, the first use of the API registers handlers. It finds none without a compiler,
+    and a bundle that comes later brings them."""
     path = tmp_path / "gpu.bundle"
     made = child(MAKES_HANDLERS, tmp_path / "maker", BUNDLE=str(path), JAX_COCKTAIL_COMPILE="now")
-    program = """
+    program = f"""
     import os, json
     from jax_cocktail.build import host
     host.zig = lambda: None  # the package may be installed
     import jax_cocktail
+    {used}
     jax_cocktail.load_bundle(os.environ["BUNDLE"], trust=os.environ["DIGEST"])
     jax_cocktail.jit
-    from jax_cocktail.lowering import gpu_call
+    from jax_cocktail.lowering.edge import gpu_call
+    gpu_call.register("cuda")
     print(json.dumps(type(gpu_call._handlers["cuda"]).__name__))
     """
     (tmp_path / "empty").mkdir()
@@ -195,13 +204,7 @@ def test_it_can_be_saved_again_without_a_compiler(saved, tmp_path):
 def fresh(tmp_path, monkeypatch):
     """A cache folder of its own, and a process that carries nothing."""
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    for name in ("_records", "_elsewhere", "_programs", "_used"):
-        monkeypatch.setattr(portable, name, {})
-    monkeypatch.setattr(portable, "_digests", set())
-    monkeypatch.setattr(decisions, "_planned_for", set())
-    for name in ("_surveys", "_programs"):
-        table = getattr(plan_cache, name)
-        monkeypatch.setattr(plan_cache, name, type(table)(table._kind, table._parsed))
+    MEMORY.renew()
     return tmp_path
 
 
@@ -224,7 +227,7 @@ def edited(path, change):
     rest = new if isinstance(new := change(found, rest), bytes) else rest
     body = json.dumps(found).encode() + b"\n" + rest
     digest = hashlib.sha256(body).hexdigest()
-    path.write_bytes(b"jax_cocktail bundle 2 " + digest.encode() + b"\n" + body)
+    path.write_bytes(b"jax_cocktail bundle 3 " + digest.encode() + b"\n" + body)
     return digest
 
 
@@ -232,7 +235,7 @@ def refused(path, trust, words):
     """The bundle is refused, nothing of it counts, and the program runs."""
     with pytest.raises(BundleError, match=words):
         jax_cocktail.load_bundle(path, trust=trust)
-    assert not portable._records and not portable._programs and not decisions._planned_for
+    assert not MEMORY.carried.records and not MEMORY.carried.programs and not MEMORY.planned_for
     np.testing.assert_allclose(
         jax_cocktail.jit(function, options=OPTIONS)(X), jax.jit(function)(X), rtol=2e-6
     )
@@ -240,7 +243,7 @@ def refused(path, trust, words):
 
 def test_what_this_user_has_made_is_trusted(made):
     jax_cocktail.load_bundle(made[0])
-    assert portable._programs
+    assert MEMORY.carried.programs
 
 
 def test_nothing_else_is_trusted_by_itself(made, fresh, monkeypatch):
@@ -250,7 +253,7 @@ def test_nothing_else_is_trusted_by_itself(made, fresh, monkeypatch):
     refused(path, "0" * 64, f"its digest is {digest}")
     refused(path, "", "is not the trusted bundle")
     jax_cocktail.load_bundle(path, trust=digest)
-    assert portable._programs
+    assert MEMORY.carried.programs
 
 
 @pytest.mark.parametrize("where", ["file", "folder", "owner"])
@@ -334,8 +337,8 @@ def test_what_does_not_fit_is_refused(made, what):
 
 def test_another_format(made):
     path, digest = made
-    path.write_bytes(path.read_bytes().replace(b"bundle 2 ", b"bundle 3 ", 1))
-    refused(path, digest, "has format 3, and this version reads 2")
+    path.write_bytes(path.read_bytes().replace(b"bundle 3 ", b"bundle 4 ", 1))
+    refused(path, digest, "has format 4, and this version reads 3")
 
 
 def test_swapped_programs_do_not_run(made, monkeypatch):
@@ -383,8 +386,8 @@ def test_a_place_that_cannot_be_written(made):
 def test_a_provisional_decision_is_final_in_a_bundle(fresh):
     """The machine that loads it may be unable to measure it again."""
     decision = decisions.Decision("stock", decisions.Plan(Candidate(2)), others=0.9)
-    record = decisions.final(json.loads(json.dumps({"others": decision.others, "choice": "stock"})))
-    assert record == {"others": 0.0, "choice": "stock"}
+    record = json.loads(json.dumps(decisions.STORE.record(decision)))
+    assert decisions.STORE.parsed(bundle._final(record)) == replace(decision, others=0.0)
 
 
 def test_the_runtime_is_in_it(made):
@@ -393,7 +396,7 @@ def test_the_runtime_is_in_it(made):
     header, rest = path.read_bytes().split(b"\n", 2)[1:]
     runtime = rest[: json.loads(header)["runtime"]]
     assert runtime == custom_call.runtime_binary() and b"ck_cpu_execute" in runtime
-    assert bundle._FOLDER == "bundles" and Path(path).stat().st_mode & 0o777 == 0o644
+    assert bundle.FOLDER == "bundles" and Path(path).stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize("what", ["missing", "a file", "world-writable", "read-only", "damaged"])
@@ -413,8 +416,8 @@ def test_the_cache_folder_is_unusable(made, monkeypatch, what):
         root = Path("/proc/nowhere") if what == "read-only" else path.parent / "nowhere"
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(root))
     jax_cocktail.load_bundle(path, trust=digest)
-    table = plan_cache._programs
-    monkeypatch.setattr(plan_cache, "_programs", type(table)(table._kind, table._parsed))
+    MEMORY.plans.clear()
+    MEMORY.lookups.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error", jax_cocktail.CocktailWarning)
         found = jax_cocktail.jit(lambda x: function(x), options=OPTIONS)(X)  # traced anew

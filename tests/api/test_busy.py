@@ -12,11 +12,11 @@ import pytest
 
 import jax_cocktail
 from benchmarks import busy
-from jax_cocktail.lowering import custom_call
-from jax_cocktail.models.lstm import cell_weights, lstm
-from jax_cocktail.models.model import generator
+from jax_cocktail.lowering.edge import custom_call
+from jax_cocktail_tools.models.lstm import cell_weights, lstm
+from jax_cocktail_tools.models.model import generator
 
-pytestmark = pytest.mark.one_jax
+pytestmark = [pytest.mark.one_jax, pytest.mark.all_candidates]
 CORES = len(os.sched_getaffinity(0))
 LIMIT_SECONDS = 60.0
 

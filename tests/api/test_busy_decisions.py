@@ -12,11 +12,15 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import decisions, stopwatch
-from jax_cocktail.lowering.decisions import STOCK, Decision, Plan
-from jax_cocktail.lowering.stopwatch import Times
+from jax_cocktail.lowering.choice import decisions
+from jax_cocktail.lowering.choice.decisions import STOCK, Decision, Plan
+from jax_cocktail.lowering.run import stopwatch
+from jax_cocktail.lowering.run.stopwatch import Times
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.report import Trial
 from jax_cocktail.utask.candidate import Candidate
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 
 @pytest.mark.parametrize(
@@ -103,14 +107,14 @@ def test_a_busy_machine_is_measured_again_by_a_later_process(measured, monkeypat
     wrapped = jax_cocktail.jit(run)
     assert jax_cocktail.explain(wrapped)(x).choice == "stock"  # the same process stays with what it runs
     assert measured.count == 1
-    decisions._remembered.clear()
+    MEMORY.decisions.clear()
     for _ in range(2):
         report = jax_cocktail.explain(jax_cocktail.jit(run))(x)
         assert measured.count == 1 + idle
         assert report.choice == ("cocktail" if idle and run is exact else "stock")
         assert ("chosen while other processes held 25%" in report.why) == (idle and run is inexact)
         assert ("measures again" in str(report)) == (not idle)
-        decisions._remembered.clear()
+        MEMORY.decisions.clear()
     if idle:
         again = jax_cocktail.jit(run, options={"profile": "full"})
         assert jax_cocktail.explain(again)(x).choice == "cocktail"
@@ -127,7 +131,7 @@ def test_the_background_measures_again(measured, monkeypatch):
     monkeypatch.setattr(stopwatch, "idle", lambda: threading.current_thread() is not threading.main_thread())
     jax_cocktail.explain(jax_cocktail.jit(exact))(jnp.arange(4))
     measured.choice, measured.others = "cocktail", 0.0
-    decisions._remembered.clear()
+    MEMORY.decisions.clear()
     jitted = jax_cocktail.jit(exact, options={"compile": "background"})
     changed = jax_cocktail.cache_info().changed_over
     np.testing.assert_array_equal(jitted(jnp.arange(4)), jax.jit(exact)(jnp.arange(4)))

@@ -26,9 +26,11 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail import cache
 from jax_cocktail.build import stuck
-from jax_cocktail.lowering import decisions, lower, plan_cache
-from jax_cocktail.lowering.plan_cache import Lookups
+from jax_cocktail.lowering.choice.plan_cache import Lookups
+from jax_cocktail.memory import MEMORY
 from tests.process import ROOT, python
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 OPTIONS = {"plans": "cached", "units": 1}
 X = jnp.linspace(0, 1, 24, dtype=jnp.float32).reshape(4, 6)
@@ -38,7 +40,7 @@ X = jnp.linspace(0, 1, 24, dtype=jnp.float32).reshape(4, 6)
 def root(tmp_path, monkeypatch):
     """A cache folder with programs, plans and the decisions of two calls."""
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(lower, "_warned", {})
+    MEMORY.warned.clear()
     new_process(monkeypatch)
     for scale in (1.5, 2.5):
         called(scale)
@@ -50,11 +52,10 @@ def root(tmp_path, monkeypatch):
 
 def new_process(monkeypatch):
     """Forgets what only a process knows."""
-    for name in ("_surveys", "_programs"):
-        table = getattr(plan_cache, name)
-        monkeypatch.setattr(plan_cache, name, type(table)(table._kind, table._parsed))
-    monkeypatch.setattr(plan_cache, "_compiled", 0)
-    monkeypatch.setattr(decisions, "_remembered", {})
+    MEMORY.plans.clear()
+    MEMORY.lookups.clear()
+    monkeypatch.setattr(MEMORY.counts, "compiled", 0)
+    MEMORY.decisions.clear()
 
 
 def called(scale, **options):
@@ -197,7 +198,7 @@ def test_a_clock_that_goes_backwards(step, root, monkeypatch):
     ) as folder:  # one that is in use, which looks as if it was made in the future
         jax_cocktail.clear_cache()
         assert folder.is_dir()
-    stuck.forget()
+    MEMORY.stuck.clear()
 
 
 def test_the_limit_after_a_clock_went_backwards(root):

@@ -6,11 +6,14 @@ import json
 
 import jax
 import numpy as np
+import pytest
 
 import jax_cocktail
 from benchmarks.census import accuracy, measure
 from benchmarks.census.patterns import PATTERNS, Array, Pattern, softmax
 from tests.process import python
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 ONLY = ("softmax 30000", "quantise", "rows of 32")
 

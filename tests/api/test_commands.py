@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jax_cocktail import __main__ as command_line
-from jax_cocktail.commands import result
+from jax_cocktail_tools import command_line
+from jax_cocktail_tools.commands import result
 
 PROGRAM = """
 import jax
@@ -60,12 +60,13 @@ def program(tmp_path: Path) -> Path:
 @pytest.mark.one_jax
 def test_bench_and_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [tmp_path / "folder" / "a.json", tmp_path / "a.html"]
-    words = ("bench", "--small", "--model", "lstm", "--seconds", "0.05", "--scaling")
+    words = ("bench", "--small", "--model", "lstm", "--seconds", "0.05", "--scaling", "--by-hand")
     status, out, err = run(capsys, *words, "--json", str(files[0]), "--html", str(files[1]))
     assert status == 0 and "lstm/1" in out and "tiny models" in out and "\r" not in err
     found = result.read(files[0])
     (row,) = found.rows
-    assert not row.wrong and row.captured == "1 of 1" and row.rounds >= 5
+    assert not row.wrong and row.captured == "1 of 1" and row.rounds >= 5 and row.plan
+    assert set(row.by_hand) == {"hoisted", "distributed"} and "lstm/1 by hand, hoisted: " in out
     assert 0 < row.ratio.low <= row.ratio.middle <= row.ratio.high
     assert row.ours.quartiles[0] <= row.ours.median.middle <= row.ours.quartiles[1]
     assert row.flops > 7 * 3 * 2 * 2 * 16 * 64 and row.bytes > 0, "two products in each cell"

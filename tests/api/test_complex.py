@@ -9,10 +9,8 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import complex_parts
-from jax_cocktail.lowering.variants import prepare
-
-pytestmark = pytest.mark.usefixtures("one_candidate")
+from jax_cocktail.lowering.choice.variants import prepare
+from jax_cocktail.lowering.edge import complex_parts
 
 FORCED = {"force": "cocktail"}
 STRICT = {"force": "cocktail", "strict": True}

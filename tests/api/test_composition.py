@@ -15,8 +15,6 @@ import jax_cocktail
 from jax_cocktail.lowering.lower import lower
 from jax_cocktail.lowering.state import Mark, collecting
 
-pytestmark = pytest.mark.usefixtures("one_candidate")
-
 FORCED = {"force": "cocktail"}
 TARGET = "jax_cocktail_cpu"
 WIDTH = 16

@@ -10,8 +10,6 @@ from jax import lax
 
 import jax_cocktail
 
-pytestmark = pytest.mark.usefixtures("one_candidate")
-
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import jax
@@ -16,7 +17,10 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail import cache
-from jax_cocktail.lowering import plan_cache
+from jax_cocktail.memory import MEMORY
+from jax_cocktail.records import sealed
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 OPTIONS = {"force": "cocktail", "profile": "off", "compile": "now", "units": 1}
 X = jnp.linspace(0, 1, 24, dtype=jnp.float32)
@@ -42,18 +46,17 @@ def plans(tmp_path, monkeypatch):
     """The plan cache of a process that begins, with one call of another one."""
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
     called(plans="cached")
-    for name in ("_surveys", "_programs", "_calls"):
-        table = getattr(plan_cache, name)
-        monkeypatch.setattr(plan_cache, name, type(table)(table._kind, table._parsed))
+    MEMORY.plans.clear()
+    MEMORY.lookups.clear()
     return tmp_path / "cache" / "plans"
 
 
 def changed(plans, kind, change):
     """Changes what a record says, and seals it as an older version of ours could have."""
     (path,) = plans.glob(f"{kind}-*.json")
-    facts = plan_cache._sealed(cache.read_record("plans", path.stem))
+    facts = cache.read_record("plans", path.stem)["facts"]
     change(facts)
-    cache.write_record("plans", path.stem, plan_cache._seal(facts))
+    cache.write_record("plans", path.stem, sealed(facts))
 
 
 # ---- checked plans -----------------------------------------------------------------------------------------
@@ -91,8 +94,8 @@ def test_a_program_that_was_exchanged_is_an_error(plans):
     (mine,) = plans.glob("program-*.json")
     other(X)
     (theirs,) = set(plans.glob("program-*.json")) - {mine}
-    facts = plan_cache._sealed(cache.read_record("plans", theirs.stem))
-    cache.write_record("plans", mine.stem, plan_cache._seal(facts))
+    facts = cache.read_record("plans", theirs.stem)["facts"]
+    cache.write_record("plans", mine.stem, sealed(facts))
     with pytest.raises(jax_cocktail.StalePlanError, match=r"they differ in binary, digest") as told:
         called(plans="checked")
     one, another = re.findall(r"fingerprint (\w{16})\)", str(told.value))
@@ -171,6 +174,39 @@ def test_a_program_that_hangs_is_named(monkeypatch):
 
 def _first_told(stream):
     return next((line for line in iter(stream.readline, "") if "jax_cocktail: call" in line), "")
+
+
+# ---- all switches ------------------------------------------------------------------------------------------
+
+SWITCHES = {
+    "dump_to": lambda folder: str(folder),
+    "trace": lambda folder: 3,
+    "errors": lambda folder: "log",
+    "plans": lambda folder: "checked",
+    "strict": lambda folder: True,
+}
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_switches_change_nothing_that_runs(tmp_path, switch):
+    """A recurrent network on two units has a barrier in each step."""
+    key = jax.random.key(0)
+    w, xs = jax.random.normal(key, (384, 384)) / 20, jax.random.normal(key, (12, 384))
+
+    def network(w, xs):
+        return lax.scan(lambda h, x: (jnp.tanh(h @ w + x), h[0]), xs[0], xs)
+
+    options = {**OPTIONS, "units": 2}
+    plain = jax_cocktail.jit(network, options=options)
+    report = jax_cocktail.explain(plain)(w, xs)
+    assert report.captured[0].waits > 10
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        switched = jax_cocktail.jit(network, options={**options, switch: SWITCHES[switch](tmp_path)})
+        found = jax.tree.map(np.asarray, switched(w, xs))
+    assert "jax_cocktail_cpu" in switched.lower(w, xs).as_text()
+    jax.tree.map(np.testing.assert_array_equal, found, plain(w, xs))
+    assert jax_cocktail.explain(switched)(w, xs).captured[0].fingerprint == report.captured[0].fingerprint
 
 
 # ---- all stages --------------------------------------------------------------------------------------------

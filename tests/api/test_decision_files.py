@@ -9,10 +9,14 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import decisions
-from jax_cocktail.lowering.decisions import Decision, Plan
+from jax_cocktail.lowering.choice import decisions
+from jax_cocktail.lowering.choice.decisions import Decision, Plan
+from jax_cocktail.memory import MEMORY
+from jax_cocktail.records import sealed
 from jax_cocktail.report import Trial
 from jax_cocktail.utask.candidate import Candidate
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 KEY = "0" * 64
 NAN, INFINITE = float("nan"), float("inf")
@@ -22,20 +26,21 @@ NAN, INFINITE = float("nan"), float("inf")
 def folder(tmp_path, monkeypatch):
     """A cache of its own for every test."""
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    decisions._remembered.clear()
+    MEMORY.decisions.clear()
     return tmp_path / "cache" / "decisions"
 
 
 def edit(folder, *way):
-    """Sets one value of the stored decision: the keys that lead to it, and the value."""
+    """Sets one value of the stored decision: the keys that lead to it, and the value. It is sealed again."""
     (path,) = folder.glob("*.json")
-    facts = inner = json.loads(path.read_text())
+    record = json.loads(path.read_text())
+    facts = inner = record["facts"]
     *keys, last, value = way
     for key in keys:
         inner = inner[key]
     inner[last] = value
-    path.write_text(json.dumps(facts))
-    decisions._remembered.clear()
+    path.write_text(json.dumps({**record, **sealed(facts)}))
+    MEMORY.decisions.clear()
 
 
 @pytest.mark.parametrize(
@@ -52,16 +57,24 @@ def edit(folder, *way):
         ("why", None),
         ("kept", {}),
         ("others", INFINITE),
-        ("format", -1),
         ("choice", "rm -rf"),
     ],
 )
 def test_values_of_other_types_are_not_believed(folder, way):
     decision = Decision("stock", Plan(Candidate(4)), (Trial("a", 1.0),))
     decisions.store(KEY, decision)
-    decisions._remembered.clear()
+    MEMORY.decisions.clear()
     assert decisions.load(KEY) == decision
     edit(folder, *way)
+    assert decisions.load(KEY) is None
+
+
+@pytest.mark.parametrize("change", [{"format": 5}, {"sha256": "0" * 64}, {"facts": []}, {"facts": None}])
+def test_records_of_other_versions_are_not_believed(folder, change):
+    decisions.store(KEY, Decision("stock"))
+    (path,) = folder.glob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    MEMORY.decisions.clear()
     assert decisions.load(KEY) is None
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +18,17 @@ import jax_cocktail
 from jax_cocktail.cost.hlo import Module
 from jax_cocktail.cost.price import Comparison, Price
 from jax_cocktail.errors import BuildError
-from jax_cocktail.lowering import decisions, stock_xla, stopwatch, survey, variants
-from jax_cocktail.lowering.decisions import STOCK, Decision, Plan
-from jax_cocktail.lowering.stopwatch import QUICK, THOROUGH, Times
+from jax_cocktail.lowering.choice import decisions, stock_xla, survey, variants
+from jax_cocktail.lowering.choice.decisions import STOCK, Decision, Plan
+from jax_cocktail.lowering.run import stopwatch
+from jax_cocktail.lowering.run.stopwatch import QUICK, THOROUGH, Times
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.report import Trial
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import walk
 from tests.process import python
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 TARGET = "jax_cocktail_cpu"
 
@@ -37,7 +42,7 @@ def folder(tmp_path, monkeypatch):
     """A cache of its own for every test."""
     root = tmp_path / "cache"
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(root))
-    decisions._remembered.clear()
+    MEMORY.decisions.clear()
     return root / "decisions"
 
 
@@ -72,7 +77,7 @@ def choice(x, **options):
 def test_first_call_measures_and_stores(folder):
     jax_cocktail.jit(function)(jnp.ones(4))
     (path,) = folder.glob("*.json")
-    facts = json.loads(path.read_text())
+    facts = json.loads(path.read_text())["facts"]
     assert facts["choice"] in ("cocktail", "stock")
     times = {trial["name"]: trial["seconds"] for trial in facts["trials"]}
     assert all(seconds > 0 for seconds in times.values())
@@ -152,7 +157,7 @@ def test_stock_by_price_alone(measured, monkeypatch, folder, hopeless):
     monkeypatch.setattr(variants, "build", None)  # nobody calls it
     shape = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     arguments = (jnp.ones((64, 64)),) * 2 if hopeless else (shape, shape)
-    variants._recent.clear()
+    MEMORY.prepared.clear()
     report = jax_cocktail.explain(heavy)(*arguments)
     assert (report.choice, report.captured) == ("stock", ())
     (left,) = report.left
@@ -163,7 +168,7 @@ def test_stock_by_price_alone(measured, monkeypatch, folder, hopeless):
     assert ("no concrete arguments" in report.why) == (not hopeless)
     assert "no loop or branch" not in str(report)
     assert len(list(folder.glob("*.json"))) == hopeless
-    decisions._remembered.clear()
+    MEMORY.decisions.clear()
     if hopeless:
         monkeypatch.setattr(survey, "our_price", None)  # it is stored
     assert jax_cocktail.explain(heavy)(*arguments) == report
@@ -203,7 +208,7 @@ def several(monkeypatch):
 
     monkeypatch.setattr(variants, "emit", emit)
     monkeypatch.setattr(variants.custom_call, "units", lambda: 2)
-    variants._recent.clear()
+    MEMORY.prepared.clear()
 
 
 NAMES = {"2 units", "1 unit", "2 units, loops undivided", "1 unit, loops undivided"}
@@ -221,7 +226,7 @@ def test_the_best_few_or_all_candidates_are_timed(measured, several, profile):
     (chosen,) = (trial for trial in ours if trial.chosen)
     assert report.cocktail_seconds == chosen.seconds == min(trial.seconds for trial in ours)
     text = str(report)
-    for part in ("candidate", "us per call", "speedup", "1000000.0        2.00  chosen", "25% of the cores"):
+    for part in ("candidate", "us per call", "speedup", "1000000.0        busy  chosen", "25% of the cores"):
         assert part in text
 
 
@@ -246,7 +251,7 @@ def test_a_candidate_that_cannot_be_built_is_left_out(measured, several, monkeyp
         report = choice(jnp.ones(4), profile="full")
     assert {trial.name for trial in report.trials} == {STOCK, "1 unit", "1 unit, loops undivided"}
     monkeypatch.setattr(variants, "build", gave_up)
-    variants._recent.clear()
+    MEMORY.prepared.clear()
     with pytest.warns(jax_cocktail.CocktailWarning, match="the compiler gave up"):
         assert choice(jnp.ones(5)).choice == "stock"
 
@@ -293,7 +298,7 @@ def test_a_region_that_loses_may_stay_with_stock(measured, several, monkeypatch)
     report = jax_cocktail.explain(jax_cocktail.jit(two, options={"profile": "full"}))(x)
     (mixed,) = (trial.name for trial in report.trials if "without call" in trial.name)
     assert mixed == "1 unit without call 1"
-    key = next(iter(decisions._remembered))[1]
+    key = next(iter(MEMORY.decisions))[1]
     known = decisions.load(key)
     decisions.store(key, dataclasses.replace(known, plan=Plan(Candidate(2), (1,))))
     wrapped = jax_cocktail.jit(two)
@@ -309,7 +314,7 @@ def test_a_decision_survives_the_disk(folder):
         "stock", Plan(Candidate(4, distribute=False), (2,)), (Trial("a", 1.0),), "w", True, 0.5
     )
     decisions.store("0" * 64, decision)
-    decisions._remembered.clear()
+    MEMORY.decisions.clear()
     assert decisions.load("0" * 64) == decision
 
 
@@ -405,17 +410,17 @@ def test_a_damaged_file_is_measured_again(measured, folder, text):
     choice(jnp.ones(4))
     (path,) = folder.glob("*.json")
     path.write_text(text)
-    decisions._remembered.clear()
+    MEMORY.decisions.clear()
     assert choice(jnp.ones(4)).choice == "cocktail"
     assert measured.count == 2
-    assert json.loads(path.read_text())["choice"] == "cocktail"
+    assert json.loads(path.read_text())["facts"]["choice"] == "cocktail"
 
 
 def test_a_file_that_others_can_write_is_not_believed(measured, folder):
     choice(jnp.ones(4))
     (path,) = folder.glob("*.json")
     path.chmod(0o666)
-    decisions._remembered.clear()
+    MEMORY.decisions.clear()
     choice(jnp.ones(4))
     assert measured.count == 2
 
@@ -460,7 +465,7 @@ def test_a_second_process_believes_the_first(folder):
     program = """
         import jax.numpy as jnp, jax_cocktail
         from jax import lax
-        from jax_cocktail.lowering import stopwatch
+        from jax_cocktail.lowering.run import stopwatch
         real, count = stopwatch.race, []
         stopwatch.race = lambda *a: count.append(1) or real(*a)
         jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda i, a: a + x, x))(jnp.ones(3))
@@ -485,3 +490,11 @@ def test_a_callback_in_a_rare_case_is_not_called_by_measurements():
     assert "would call Python" in jax_cocktail.explain(ours)(jnp.arange(6.0)).why
     assert jax_cocktail.explain(ours)(jnp.zeros(6)).stock_seconds is not None
     assert len(called) == 1
+
+
+def test_all_sources_of_the_compiler_are_in_the_keys():
+    """Else a later process runs what another compiler has built."""
+    package = Path(jax_cocktail.__file__).resolve().parent
+    sources = {Path(path) for path in decisions.compiler_sources()}
+    assert {path for path in package.rglob("*.py") if "_src" not in path.parts} <= sources
+    assert {"cpu_src", "gpu_src", "cuda_src", "rocm_src"} <= {path.parent.name for path in sources}

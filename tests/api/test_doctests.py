@@ -15,7 +15,7 @@ import jax_cocktail
 from docs.pages import docstrings, public_names
 from jax_cocktail.config import REGISTRY
 
-pytestmark = pytest.mark.one_jax
+pytestmark = [pytest.mark.one_jax, pytest.mark.all_candidates]
 DOCSTRINGS = docstrings()
 NAMES = {"jax": jax, "jnp": jnp, "lax": lax, "jax_cocktail": jax_cocktail, "warnings": warnings}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -11,8 +11,10 @@ from jax.scipy.special import zeta
 
 import jax_cocktail
 from jax_cocktail.cost.hlo import Module
-from jax_cocktail.lowering import lower
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.report import Captured, Edge, Left, Memory, Report, Stock, Trial
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 FORCED = {"force": "cocktail"}
 
@@ -20,7 +22,7 @@ FORCED = {"force": "cocktail"}
 @pytest.fixture(autouse=True)
 def fresh():
     """Every warning is told again."""
-    lower._warned.clear()
+    MEMORY.warned.clear()
 
 
 def mixed(x):

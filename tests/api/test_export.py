@@ -14,7 +14,7 @@ from jax import export, lax
 import jax_cocktail
 from jax_cocktail import cache
 from jax_cocktail.build.host import host_toolchain
-from jax_cocktail.lowering import lower
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.runtime import trust
 from tests.process import python
 
@@ -25,7 +25,7 @@ ALLOWED = [export.DisabledSafetyCheck.custom_call(TARGET)]
 @pytest.fixture(autouse=True)
 def fresh():
     """Every warning is told again."""
-    lower._warned.clear()
+    MEMORY.warned.clear()
 
 
 def function(x):
@@ -281,7 +281,7 @@ def test_another_platform_is_stock():
 def test_symbolic_sizes_are_stock():
     shapes = jax.ShapeDtypeStruct(export.symbolic_shape("n"), jnp.float32)
     for make in (export.export, jax_cocktail.export):
-        lower._warned.clear()
+        MEMORY.warned.clear()
         with pytest.warns(jax_cocktail.CocktailWarning, match="symbolic sizes.*export each size") as told:
             exported = make(OURS.copy())(shapes)
         assert __file__ in str(told[0].message), "it names the loop"

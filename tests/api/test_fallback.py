@@ -10,7 +10,9 @@ from jax.experimental import io_callback
 from jax.scipy.special import zeta
 
 import jax_cocktail
-from jax_cocktail.lowering import intercept, lower, variants
+from jax_cocktail.lowering.choice import variants
+from jax_cocktail.lowering.edge import intercept
+from jax_cocktail.memory import MEMORY
 from tests.told import silent, told
 
 TARGET = "jax_cocktail_cpu"
@@ -23,7 +25,7 @@ def fresh(tmp_path, monkeypatch):
     """Every cause is new, and nothing is in the cache."""
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
     jax_cocktail.load()
-    lower._warned.clear()
+    MEMORY.warned.clear()
 
 
 def function(x):

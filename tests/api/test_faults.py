@@ -25,9 +25,10 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail import cache
-from jax_cocktail.build import command, job, stuck
+from jax_cocktail.build import command, job
 from jax_cocktail.build.host import host_toolchain
-from jax_cocktail.lowering import custom_call, lower
+from jax_cocktail.lowering.edge import custom_call
+from jax_cocktail.memory import MEMORY
 from tests.process import python
 from tests.told import silent, told
 
@@ -49,9 +50,9 @@ def fresh(tmp_path, monkeypatch):
     jax_cocktail.load()
     job._private_root.cache_clear()
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    lower._warned.clear()
+    MEMORY.warned.clear()
     yield
-    stuck._until.clear()
+    MEMORY.stuck.clear()
 
 
 # ---- compilers ---------------------------------------------------------------------------------------------
@@ -134,6 +135,7 @@ last=; for word; do [ "$last" = -o ] && out=$word; last=$word; done
     return fault.cxx.replace("{folder}", str(folder)) or str(folder / "compiler")
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("when", ["at import", "in a call"])
 @pytest.mark.parametrize("fault", COMPILERS, ids=lambda fault: fault.name)
 def test_compiler(fault, when, tmp_path, monkeypatch, other):

@@ -26,10 +26,13 @@ from benchmarks.gpu.rows import QUICK, ROWS, widened
 from benchmarks.gpu.unroll import CannotUnroll, unrolled
 from jax_cocktail.cost import hlo
 from jax_cocktail.device.cards import spec_for
-from jax_cocktail.lowering import gpu_call, stock_forms
-from jax_cocktail.models import largest_difference
+from jax_cocktail.lowering.choice import stock_forms
+from jax_cocktail.lowering.edge import gpu_call
+from jax_cocktail_tools.models import largest_difference
 from tests.api.fake_card import FakeCard
 from tests.cpu.cuda_compilers import nvcc
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,6 +51,7 @@ def test_rows(name):
     assert set(QUICK) <= set(ROWS)
 
 
+@pytest.mark.exact_xla
 @pytest.mark.parametrize("name", ["scalar_scan", "hidden_markov", "attention/1"])
 def test_unrolled(name):
     function, arguments = ROWS[name].make(True)

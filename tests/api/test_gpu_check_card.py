@@ -120,7 +120,7 @@ def test_microbenchmarks(fake, emulate_builds):
 def test_wrong_results_are_no_figures(fake, emulate_builds, monkeypatch):
     fake.set(sms=4, pointers=5)
     monkeypatch.setattr(gpu_micro, "GROUPS", (gpu_micro.hops,))
-    monkeypatch.setattr(gpu_kernels.Run, "problem", lambda run, result: "wrong")
+    monkeypatch.setattr(gpu_kernels.MicroRun, "problem", lambda run, result: "wrong")
     with gpu_card.Card() as card:
         figures = gpu_micro.measure(card, scale=1e-3)
     assert figures["hop, flag"] == {"error": "CudaError: wrong"}

@@ -19,13 +19,17 @@ from jax_cocktail.device import store as device_store
 from jax_cocktail.device.nvidia import H100, H200
 from jax_cocktail.device.store import Measured
 from jax_cocktail.errors import BuildError, CocktailWarning
-from jax_cocktail.lowering import gpu_call, variants
-from jax_cocktail.lowering.gpu_call import Gpu
+from jax_cocktail.lowering.choice import variants
+from jax_cocktail.lowering.edge import gpu_call
+from jax_cocktail.lowering.edge.gpu_call import Gpu
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 from tests.api.fake_card import FakeCard, emulate
 from tests.cpu.fake_gpu.driver import Fake
 from tests.process import python
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 NAME, ARCH = "Fake Card 1", "sm_90"
 
@@ -38,7 +42,7 @@ def fake(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(made.path))
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(gpu_call, "gpu", lambda arch="", platform="cuda": Gpu(NAME, arch or ARCH, 4))
-    monkeypatch.setattr(gpu_measure, "_known", {})
+    MEMORY.cards.clear()
     monkeypatch.setattr(gpu_micro, "PLAUSIBLE", 1e12)  # the host is slower than cards
     emulate(monkeypatch)
     _few_rounds(monkeypatch)
@@ -55,7 +59,8 @@ def _few_rounds(monkeypatch):
 
 def forget(monkeypatch):
     """As in a new process."""
-    monkeypatch.setattr(gpu_measure, "_known", {})
+    MEMORY.cards.clear()
+    MEMORY.warned.clear()
 
 
 def mark(**options):
@@ -164,7 +169,7 @@ def test_threads(fake):
     once = fake.launches()
     assert len(found) == 3 and found[0] == found[1] == found[2]
     device_store.load_measured(NAME)
-    gpu_measure._known.clear()
+    MEMORY.cards.clear()
     variants.spec_of(mark(), "cuda")
     assert fake.launches() == once
 

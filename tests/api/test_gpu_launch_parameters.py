@@ -14,11 +14,11 @@ import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.lowering import plan_cache
+from jax_cocktail.lowering.choice.survey import survey
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.lowering.state import collecting
-from jax_cocktail.lowering.survey import survey
-from jax_cocktail.lowering.variants import prepare
-from jax_cocktail.models.nasrnn import nasrnn
+from jax_cocktail.memory import MEMORY
+from jax_cocktail_tools.models.nasrnn import nasrnn
 from tests.cpu.cuda_text import NO_NVCC, NVCC
 from tests.cpu.emulated import KERNELS, SPEC, Emulation, array
 from tests.cpu.runner import EAGER
@@ -135,8 +135,8 @@ def test_the_device_compiler_runs_once(monkeypatch, tmp_path):
     if not NVCC:
         pytest.skip(NO_NVCC)
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    for name in ("_compiled", "_resized"):
-        monkeypatch.setattr(plan_cache, name, 0)
+    for name in ("compiled", "resized"):
+        monkeypatch.setattr(MEMORY.counts, name, 0)
     ours = jax_cocktail.jit(decay, options={"force": "cocktail", "strict": True, "units": 1})
     launches = set()
     for length in (40, 56, 90):
@@ -150,6 +150,7 @@ def test_the_device_compiler_runs_once(monkeypatch, tmp_path):
     assert (info.compiled, info.resized, len(launches)) == (1, 2, 3)
 
 
+@pytest.mark.all_candidates
 def test_equal_grids_of_different_lengths():
     """A product of all steps is divided along them: positions and lengths of the parts are sizes as well."""
     sources = set()

@@ -17,7 +17,7 @@ from benchmarks.gpu.roofline import LIMITS, limit_seconds
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.device.amd import MI300X
 from jax_cocktail.device.nvidia import A100, B200, H200
-from jax_cocktail.models import MODELS
+from jax_cocktail_tools.models import MODELS
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu_check_nvidia_h100_80gb_hbm3.json"
 # Microseconds on that card, worked out by hand for each row from a drawing of its chain; one figure: within a

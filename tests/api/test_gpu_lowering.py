@@ -24,15 +24,18 @@ from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.device.amd import MI250X
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError
-from jax_cocktail.lowering import custom_call, decisions, gpu_call, variants
+from jax_cocktail.lowering.choice import decisions, variants
+from jax_cocktail.lowering.edge import custom_call, gpu_call
 from jax_cocktail.lowering.lower import lower
 from jax_cocktail.lowering.state import Mark, collecting
-from jax_cocktail.models import MODELS
+from jax_cocktail.memory import MEMORY, Recent
 from jax_cocktail.recursion.failure import failure_p
 from jax_cocktail.runtime import trust
-from jax_cocktail.runtime.gpu.handler import Handlers as PythonHandlers
 from jax_cocktail.utask.plan import LaunchPlan
+from jax_cocktail_tools.models import MODELS
 from tests.cpu.fake_gpu.driver import VENDORS, Handlers
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 BINARY = b"not looked at while lowering"
 PLAN = LaunchPlan(256, 132, 128, 4096, 1024, 4352, cooperative=True)
@@ -396,23 +399,71 @@ def test_registration(monkeypatch, name):
     assert repr(graph["execute"]) != repr(without["execute"])
 
 
-@pytest.mark.parametrize("platform", gpu_call.PLATFORMS)
-def test_without_a_host_compiler_the_handlers_are_in_python(monkeypatch, platform):
-    def build(*args):
+@pytest.fixture
+def no_host_compiler(monkeypatch):
+    """A process that has registered nothing and cannot build it; call it to install a compiler."""
+
+    def find():
         raise BuildError("no C++ compiler was found", "install g++")
 
+    monkeypatch.setattr(gpu_call, "_handlers", {})
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda *args, **named: None)
+    monkeypatch.setattr(MEMORY, "warned", Recent())
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu_call, "host_toolchain", find)
+        yield patch.undo
+
+
+NO_HANDLER = r"the handler of GPU calls cannot be built: no C\+\+ compiler was found; try: install g\+\+"
+
+
+@pytest.mark.parametrize("platform", gpu_call.PLATFORMS)
+def test_without_a_host_compiler_stock_xla_runs_programs(compiler, no_host_compiler, monkeypatch, platform):
+    """Whatever compiles for the GPU; and one that is installed later is found."""
+
+    def loop(x):
+        return function(x)
+
+    with pytest.warns(CocktailWarning, match=rf"loop: runs on stock XLA \(.*\): {NO_HANDLER}"):
+        text = lowered({"strict": False}, platform, loop)
+    assert "jax_cocktail_gpu" not in text and "while" in text
+    with pytest.raises(BuildError, match=NO_HANDLER):
+        lowered({"strict": True}, platform, loop)
+    monkeypatch.setattr(gpu_call, "expected", lambda: (platform,))
+    custom_call.register_quietly()
+    assert not gpu_call._handlers
+    no_host_compiler()
+    assert f"@{TARGETS[platform]}(" in lowered({"strict": True}, platform, loop)
+    assert list(gpu_call._handlers) == [platform]
+
+
+def test_a_host_compiler_that_fails_is_told(monkeypatch):
+    """With what it said."""
+
+    def build(*args):
+        raise BuildError("the C++ compiler failed (exit status 1)", "another CXX", "error: no room")
+
+    monkeypatch.setattr(gpu_call, "_handlers", {})
     monkeypatch.setattr(gpu_call, "build_gpu_handler", build)
-    with pytest.warns(CocktailWarning, match="microseconds: no C"):
-        found = registered(monkeypatch, platform)
-    assert set(found) == {"jax_cocktail_gpu", "jax_cocktail_gpu_nograph"}
-    assert isinstance(gpu_call._handlers[platform], PythonHandlers)
+    with pytest.raises(BuildError, match=r"of GPU calls cannot be built: (?s:.)*\nerror: no room$"):
+        gpu_call.register()
+
+
+def test_a_handler_that_cannot_be_loaded_is_told(monkeypatch, tmp_path):
+    rubbish = tmp_path / "rubbish.so"
+    rubbish.write_bytes(b"no library")
+    monkeypatch.setattr(gpu_call, "_handlers", {})
+    monkeypatch.setattr(gpu_call, "build_gpu_handler", lambda *args: str(rubbish))
+    with pytest.raises(BuildError, match="of GPU calls cannot be loaded .*; try: empty the cache"):
+        gpu_call.register()
+    assert not gpu_call._handlers
 
 
 @pytest.mark.parametrize(("platforms", "count"), [("cuda,cpu", 1), ("rocm,cpu", 1), ("cpu", 0)])
 def test_import_registers_where_gpus_are_expected(platforms, count):
     """Without a GPU and without CUDA, and without starting a backend."""
     text = (
-        "from jax_cocktail import jit; from jax_cocktail.lowering import gpu_call;"
+        "from jax_cocktail import jit; from jax_cocktail.lowering.edge import gpu_call;"
         "from jax._src import xla_bridge;"
         "print(len(gpu_call._handlers), xla_bridge.backends_are_initialized())"
     )
@@ -427,13 +478,12 @@ def test_import_registers_where_gpus_are_expected(platforms, count):
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=str)
-@pytest.mark.parametrize("kind", ["built", "callback"])
-def test_attributes_arrive(kind, vendor, compiler, tmp_path: Path, monkeypatch):
+def test_attributes_arrive(vendor, compiler, tmp_path: Path, monkeypatch):
     """XLA hands the attributes of a call over as the handler wants them. (XLA for the CPU: it has no stream,
     and here there is no driver, which is what is told first.)"""
     monkeypatch.setenv(vendor.variable, str(tmp_path / "no_driver.so"))
-    handlers = Handlers(kind, tmp_path, vendor)
-    target = f"jax_cocktail_gpu_attributes_{kind}_{vendor}"
+    handlers = Handlers(tmp_path, vendor)
+    target = f"jax_cocktail_gpu_attributes_{vendor}"
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handlers.execute), platform="cpu")
     test_attributes_arrive.kept = (*getattr(test_attributes_arrive, "kept", ()), handlers)
     digest = hashlib.sha256(BINARY).hexdigest()

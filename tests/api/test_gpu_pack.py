@@ -12,14 +12,16 @@ import pytest
 from benchmarks.gpu import bundle, inputs, items, latency, pack, packed, worker
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.device.spec import to_json
 from jax_cocktail.errors import BuildError
+from jax_cocktail.plain import to_plain
 from jax_cocktail.runtime.cuda import card as gpu_card
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 from tests.api import small_pack
 from tests.api.fake_card import FakeCard
 from tests.cpu.cuda_compilers import nvcc
 from tests.process import python
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 ROW, NEXT = "conjugate_gradient", "hidden_markov"  # in the order of a run
 
@@ -159,16 +161,17 @@ LOWERS = """
     from benchmarks.gpu.packed import Pack
     from benchmarks.gpu.rows import ROWS
     from jax_cocktail.build import cuda, host
-    from jax_cocktail.lowering import gpu_call
-    from jax_cocktail.device.spec import from_json
+    from jax_cocktail.lowering.edge import gpu_call
+    from jax_cocktail.device.spec import DeviceSpec
+    from jax_cocktail.plain import from_plain
     from pathlib import Path
 
     host.zig = lambda: None  # the package may be installed
     cuda._candidates = lambda *_: iter(())
     assert Pack(Path(os.environ["PACK"])).load_bundle() == ""
-    spec = from_json(os.environ["SPEC"])
+    spec = from_plain(DeviceSpec, json.loads(os.environ["SPEC"]), "a device")
     gpu_call.gpu = lambda arch="", platform="cuda": gpu_call.Gpu(spec.name, spec.arch, spec.units)
-    gpu_call.spec_of = lambda arch="", platform="cuda": spec
+    gpu_call.spec_of = lambda arch="", platform="cuda", measured=True: spec
     function, arguments = ROWS["attention/1"].make(True)
     with warnings.catch_warnings():
         warnings.simplefilter("error", jax_cocktail.CocktailWarning)
@@ -194,7 +197,7 @@ def test_nothing_is_compiled_with_the_bundle(tmp_path, monkeypatch):
             "PATH": str(tmp_path / "empty"),
             "CXX": "",
         }
-        places |= {"PACK": str(tmp_path), "SPEC": to_json(replace(H200, name=name))}
+        places |= {"PACK": str(tmp_path), "SPEC": json.dumps(to_plain(replace(H200, name=name)))}
         places |= {"JAX_COCKTAIL_PLANS": "cached", "JAX_COCKTAIL_COMPILE": "now"}
         assert json.loads(python(LOWERS, **places).splitlines()[-1]) == [1, 0, 0, 0, 1]
 

@@ -18,12 +18,14 @@ from benchmarks.gpu.roofline import predict
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.cost.price import our_price, stock_price
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.lowering.capture import capture
-from jax_cocktail.models import MODELS
+from jax_cocktail.lowering.edge.capture import capture
 from jax_cocktail.primitives import translate
 from jax_cocktail.schedule.policy import candidates
 from jax_cocktail.utask.ir import UProgram
+from jax_cocktail_tools.models import MODELS
 from tests.null.gpus import OnDevice, plan_for
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 FACTOR = 3.0
 PLANNING_SECONDS = 20.0  # of one candidate; two where nothing else runs

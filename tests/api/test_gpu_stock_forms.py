@@ -19,14 +19,19 @@ from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import Options
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.errors import BuildError, CocktailWarning
-from jax_cocktail.lowering import custom_call, decisions, gpu_call, lower, stock_forms, stopwatch, variants
-from jax_cocktail.lowering.decisions import CAPTURED, FORMS, STOCK, UNROLLED, Plan
-from jax_cocktail.lowering.gpu_call import Gpu
+from jax_cocktail.lowering.choice import decisions, stock_forms, variants
+from jax_cocktail.lowering.choice.decisions import CAPTURED, FORMS, STOCK, UNROLLED, Plan
+from jax_cocktail.lowering.edge import custom_call, gpu_call
+from jax_cocktail.lowering.edge.gpu_call import Gpu
+from jax_cocktail.lowering.run import stopwatch
+from jax_cocktail.lowering.run.stopwatch import CAPTURE, UNROLL, CallFails, Times
 from jax_cocktail.lowering.state import STATE, collecting
-from jax_cocktail.lowering.stopwatch import CAPTURE, UNROLL, CallFails, Times
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.plan import LaunchPlan
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 INFINITE = float("inf")
 BINARY = b"not looked at while lowering"
@@ -77,8 +82,8 @@ def card(monkeypatch, tmp_path):
     monkeypatch.setattr(
         gpu_call, "gpu", lambda arch="", platform="cuda": Gpu(H200.name, H200.arch, H200.units)
     )
-    monkeypatch.setattr(decisions, "_remembered", {})
-    monkeypatch.setattr(lower, "_warned", {})
+    MEMORY.decisions.clear()
+    MEMORY.warned.clear()
     return settings
 
 
@@ -86,7 +91,7 @@ def lowered(jitted):
     """The module and the report of a call, as `jitted(X)` would be lowered on a card."""
     jitted = jitted.copy()  # nothing is lowered yet
     traced = jitted.trace(X)
-    STATE.arguments = (jitted._marked, (X,), {}, None)
+    STATE.arguments = (jitted._marked, (X,), {}, None, None)
     try:
         with collecting() as reports:
             text = traced.lower(lowering_platforms=("cuda",)).as_text()
@@ -139,7 +144,7 @@ def test_decisions_with_all_forms_are_kept(card):
         [Plan()], Times((1.0, 0.5, INFINITE, 2.0)), False, 0, (STOCK, CAPTURED, UNROLLED)
     )
     decisions.store("key", found)
-    decisions._remembered.clear()
+    MEMORY.decisions.clear()
     assert decisions.load("key") == found and found.advice
 
 

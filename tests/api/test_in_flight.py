@@ -15,6 +15,8 @@ import jax_cocktail
 from benchmarks import calls
 from tests.process import python
 
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
+
 THREADS = 8
 SIZES = (8, 96, 320)  # their scratch memory is a result, of one arena, and of several pages of one
 

@@ -10,6 +10,8 @@ from jax import lax
 
 import jax_cocktail
 
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
+
 FORCED = {"scope": "memory_bound", "force": "cocktail", "strict": True, "profile": "off"}
 MODES = ("fill", "clip")
 

@@ -13,14 +13,12 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.device.tuning import BatchTuning
-from jax_cocktail.lowering import adapter
+from jax_cocktail.lowering.edge import adapter
 from jax_cocktail.primitives import translate
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.vmap.recover import recover_elements
-from jax_cocktail.utask.interpreter.run import run as interpret
+from jax_cocktail.schedule.vmap.recover import recover
+from tests.oracle.interpreter.run import run as interpret
 from tests.strategies import initial_state, programs, run
-
-pytestmark = pytest.mark.usefixtures("one_candidate")
 
 WIDTH = 48
 EAGER = BatchTuning(slots=3, rows=2, rounds=2, element_bytes=64, branch_flops=8.0, parallel_flops=1.0)
@@ -37,7 +35,7 @@ def remarks(function, *arguments):
     """What the pass says about a function."""
     found = []
     program = translate(adapter.program(jax.make_jaxpr(function)(*arguments)), "lanes")
-    recover_elements(simplify(program), remark=found.append)
+    recover(simplify(program), remark=found.append)
     return [str(remark) for remark in found if remark.fired]
 
 
@@ -268,7 +266,7 @@ def test_random_programs_in_lanes(program, units):
     stacked = [np.stack([np.asarray(s[k]) for s in states]) for k in range(len(states[0]))]
     jaxpr = jax.make_jaxpr(jax.vmap(lambda *s: run(program, s)))(*stacked)
     before = simplify(translate(adapter.program(jaxpr), "lanes"))
-    after = recover_elements(before, units, limits=EAGER)
+    after = recover(before, units, limits=EAGER)
     verify(after)
     tidy = simplify(after)
     verify(tidy)

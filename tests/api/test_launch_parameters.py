@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import plan_cache
+from jax_cocktail.memory import MEMORY
 
 BATCH, HIDDEN = 3, 24
 LENGTHS = (1, 50, 3, 14, HIDDEN)  # every second one in two units
@@ -21,8 +21,8 @@ LENGTHS = (1, 50, 3, 14, HIDDEN)  # every second one in two units
 def counters(monkeypatch, tmp_path):
     """A cache of its own for every test, and counters that begin at zero."""
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    for name in ("_compiled", "_resized"):
-        monkeypatch.setattr(plan_cache, name, 0)
+    for name in ("compiled", "resized"):
+        monkeypatch.setattr(MEMORY.counts, name, 0)
 
 
 def array(*shape):
@@ -76,6 +76,7 @@ def counted():
 
 
 # ---- nothing is compiled for a new length ------------------------------------------------------------------
+@pytest.mark.all_candidates
 @pytest.mark.parametrize("units", [1, 2])
 @pytest.mark.parametrize("function", [lstm, gradient], ids=["lstm", "gradient"])
 def test_a_new_length_is_not_compiled(function, units):
@@ -105,15 +106,15 @@ def test_a_stored_program_has_its_launch_parameters(monkeypatch):
     given = {n: array(n, HIDDEN) for n in (30, 45, 60)}
     first = {n: called(decay, (x,)) for n, x in given.items()}
     assert counted() == (1, 2)
-    for name in ("_surveys", "_programs"):  # what a new process knows
-        table = getattr(plan_cache, name)
-        monkeypatch.setattr(plan_cache, name, type(table)(table._kind, table._parsed))
+    MEMORY.plans.clear()  # what a new process knows
+    MEMORY.lookups.clear()
     for n, x in given.items():
         again = called(lambda x: decay(x), (x,))
         jax.tree.map(np.testing.assert_array_equal, again, first[n])
     assert counted() == (1, 2) and jax_cocktail.cache_info().programs.stored == 3
 
 
+@pytest.mark.all_candidates
 def test_calls_of_different_lengths_at_the_same_time():
     given = [array(n, 5) for n in (20, 90, 41, 300)]
     ours = [
@@ -220,6 +221,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_length(name):
     function, make = PROGRAMS[name]

@@ -9,14 +9,12 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import adapter
-from jax_cocktail.lowering.capture import capture
+from jax_cocktail.lowering.edge import adapter
+from jax_cocktail.lowering.edge.capture import capture
 from jax_cocktail.lowering.lower import lower
 from jax_cocktail.lowering.state import Mark
 from jax_cocktail.primitives import translate
-from jax_cocktail.utask.interpreter.run import run
-
-pytestmark = pytest.mark.usefixtures("one_candidate")
+from tests.oracle.interpreter.run import run
 
 FORCED = {"force": "cocktail", "strict": True}
 

@@ -14,7 +14,11 @@ from jax import lax
 
 import jax_cocktail
 from benchmarks import memory
-from jax_cocktail.lowering import decisions, leaving, lower, recent, variants
+from jax_cocktail.lowering.choice import decisions, leaving, variants
+from jax_cocktail.memory import MEMORY, MOST, Recent
+from jax_cocktail.warning import warn
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 X = jnp.arange(3.0)
 FORCED = {"force": "cocktail", "profile": "off", "units": 1}
@@ -69,6 +73,7 @@ MAKERS = {"loop": closure, "recursion": recursion}
 FORMS = [(FORCED, use) for use in USES] + [({}, "call")]  # without options the call is measured
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("options", "use"), FORMS, ids=[*USES, "measured"])
 @pytest.mark.parametrize("make", MAKERS)
 def test_what_a_function_closes_over_dies_with_it(make, options, use):
@@ -108,9 +113,9 @@ def test_what_was_prepared_is_used_again(monkeypatch):
     ours(X)
     traced = ours.trace(X)
     traced.lower()
-    assert len(captured) == 1 and variants._recent
+    assert len(captured) == 1 and MEMORY.prepared
     jax_cocktail.clear_cache()
-    assert not variants._recent
+    assert not MEMORY.prepared
 
 
 def test_a_wrapper_remembers_no_shape():
@@ -161,25 +166,23 @@ def test_jax_keeps_no_binary():
 
 def test_what_a_process_remembers_is_bounded(monkeypatch):
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", "/proc/nowhere")
-    tables = dict[str, None](), dict[str, None](), dict[str, None]()
-    for module, name, table in zip(
-        (decisions, leaving, lower), ("_remembered", "_watched", "_warned"), tables, strict=True
-    ):
-        monkeypatch.setattr(module, name, table)
+    tables = MEMORY.decisions, MEMORY.watched, MEMORY.warned
     decision = decisions.Decision("stock")
     with warnings.catch_warnings(action="ignore"):
-        for n in range(recent.MOST + 9):
+        for n in range(MOST + 9):
             decisions.store(str(n), decision)
             leaving.watch(str(n), decision, ("digest",))
-            lower._warn((str(n), ""), "text")
-    assert [len(table) for table in tables] == [recent.MOST] * 3
+            warn((str(n), ""), "text")
+    assert [len(table) for table in tables] == [MOST] * 3
     assert decisions.used_here(str(n)) and not decisions.used_here("1")
+    MEMORY.renew()
+    assert not any((MEMORY.decisions, MEMORY.watched, MEMORY.warned))
 
 
 def test_what_came_last_is_kept():
-    table = dict[int, str]()
+    table = Recent[int, str](most=3)
     for n in (1, 2, 3, 1, 4):
-        recent.keep(table, n, str(n), most=3)
+        table.keep(n, str(n))
     assert list(table.items()) == [(3, "3"), (1, "1"), (4, "4")]
 
 

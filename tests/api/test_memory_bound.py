@@ -13,9 +13,12 @@ from jax import lax
 import jax_cocktail
 from benchmarks.census import accuracy
 from benchmarks.census.patterns import PATTERNS, in_loop
+from jax_cocktail import cache
 from jax_cocktail.device import tuning
-from jax_cocktail.lowering import decisions, lower, stopwatch, survey
+from jax_cocktail.lowering.choice import decisions, survey
+from jax_cocktail.lowering.run import stopwatch
 from jax_cocktail.lowering.state import collecting
+from jax_cocktail.memory import MEMORY
 from tests.cpu.emulated import SPEC, WAVES, Emulation
 
 SCOPE = {"scope": "memory_bound"}
@@ -25,7 +28,7 @@ X = np.random.default_rng(3).standard_normal((64, 128), np.float32)
 
 @pytest.fixture(autouse=True)
 def fresh():
-    lower._warned.clear()
+    MEMORY.warned.clear()
 
 
 def captured(function, *operands, **options):
@@ -48,6 +51,7 @@ def softmax(x):
     return jax.nn.softmax(x, axis=-1)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("units", [1, 2])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_patterns_agree_with_float64(name, units):
@@ -60,6 +64,7 @@ def test_patterns_agree_with_float64(name, units):
     assert all("memory-bound subgraph" in region.control_flow[0] for region in report.captured)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.one_jax
 @pytest.mark.parametrize("name", PATTERNS)
 def test_patterns_agree_in_loops(name):
@@ -67,6 +72,7 @@ def test_patterns_agree_in_loops(name):
     agrees(in_loop(pattern.function, 2), pattern.operands(small=True))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.one_jax
 @pytest.mark.parametrize("spec", [SPEC, *WAVES.values()], ids=lambda spec: spec.arch)
 @pytest.mark.parametrize("name", sorted(set(PATTERNS) - {"clip and adam"}))  # for lack of time
@@ -103,6 +109,7 @@ def rows(x, y, rng):
     return values[-1], values[-2].sum(1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_graphs_agree(seed):
     agrees(lambda x, y: rows(x, y, random.Random(seed)), (X, X[::-1] * 0.5), {**FORCED, "units": 2})
@@ -134,6 +141,7 @@ def test_a_scatter_is_a_wall_if_it_has_many_updates(updates):
     agrees(function, (table, np.arange(updates, dtype=np.int32)))
 
 
+@pytest.mark.all_candidates
 def test_control_flow_keeps_its_region():
     def function(x):
         y = lax.fori_loop(0, 3, lambda _, c: jnp.tanh(c) @ jnp.ones((128, 128)) / 128, softmax(x))
@@ -215,18 +223,24 @@ def test_why_a_subgraph_is_declined(function, reason):
     assert left.what.startswith("memory-bound subgraph (") and "test_memory_bound.py" in left.where
 
 
+def forget():
+    """Removes every decision."""
+    MEMORY.decisions.clear()
+    cache.clear_records(decisions.FOLDER)
+
+
 @pytest.mark.parametrize("fast", [True, False])
 def test_a_measurement_decides(fast, monkeypatch):
     def race(runs, *_):
         return stopwatch.Times((1.0, *[0.5 if fast else 1.5 for _ in runs[1:]]), 0.0)
 
     monkeypatch.setattr(stopwatch, "race", race)
-    decisions.forget()
+    forget()
     ours = jax_cocktail.jit(softmax, options=SCOPE)
     report = jax_cocktail.explain(ours)(X)
     assert (report.choice == "cocktail") == fast and "measured now" in report.why and report.captured
     np.testing.assert_allclose(ours(X), softmax(X), rtol=1e-5)
-    decisions.forget()
+    forget()
 
 
 SHAPE = jax.ShapeDtypeStruct(X.shape, X.dtype)
@@ -240,7 +254,7 @@ UNMEASURED = {
 @pytest.mark.parametrize("way", UNMEASURED)
 def test_without_a_measurement_stock_xla_runs(way, monkeypatch):
     """Unless the model is never wrong."""
-    decisions.forget()
+    forget()
     assert "jax_cocktail_cpu" not in UNMEASURED[way](jax_cocktail.jit(softmax, options=SCOPE))
     monkeypatch.setattr(survey, "MODEL", tuning.ModelTuning(stitched_gain=0.0))
     assert "jax_cocktail_cpu" in UNMEASURED[way](jax_cocktail.jit(lambda x: softmax(x), options=SCOPE))
@@ -260,7 +274,7 @@ def test_a_loop_is_taken_without_the_doubtful_region_beside_it():
 
 
 def test_a_trusted_model_takes_regions(monkeypatch):
-    decisions.forget()
+    forget()
     monkeypatch.setattr(survey, "MODEL", tuning.ModelTuning(stitched_gain=0.0))
     report = jax_cocktail.explain(jax_cocktail.jit(softmax, options={**SCOPE, "profile": "off"}))(X)
     assert report.choice == "cocktail" and "not measured" in report.why

@@ -347,8 +347,10 @@ def test_an_error_of_a_callback_is_the_callers():
         assert seen == [(0,), (1,), (2,)]
 
 
+@pytest.mark.all_candidates  # a checked plan is compared with all of them
 @pytest.mark.parametrize("options", [{"errors": "sync"}, {"units": 2}, {"plans": "checked"}])
-def test_with_other_options(options, capfd):
+def test_with_other_options(options, capfd, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))
     compare(capfd, scan, np.arange(4.0, dtype=np.float32), options=FORCED | options)
 
 

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 import jax_cocktail
-from jax_cocktail.models import MODELS, largest_difference
-from jax_cocktail.models.rae import INNER_NODES_PER_HEIGHT, post_order, tree_of
-from jax_cocktail.models.skipnet import gate_offsets
+from benchmarks import targets
+from jax_cocktail_tools.models import MODELS, RECURSIVE, largest_difference
+from jax_cocktail_tools.models.by_hand import BY_HAND
+from jax_cocktail_tools.models.gradients import GRADIENTS
+from jax_cocktail_tools.models.programs import PROGRAMS
+from jax_cocktail_tools.models.rae import INNER_NODES_PER_HEIGHT, post_order, tree_of
+from jax_cocktail_tools.models.skipnet import gate_offsets
 
 CASES = [(name, batch) for name, model in MODELS.items() for batch in model.batches]
 EACH_CASE = pytest.mark.parametrize(("name", "batch"), CASES)
@@ -91,3 +95,20 @@ def test_tree_has_the_published_shape():
 
 def test_share_of_running_blocks():
     assert [int((gate_offsets(32, running) > 0).sum()) for running in (0, 8, 22, 32)] == [0, 8, 22, 32]
+
+
+@pytest.mark.one_jax
+@pytest.mark.parametrize("name", BY_HAND)
+def test_what_is_written_by_hand_has_the_results_of_its_model(name):
+    model = (MODELS | RECURSIVE | PROGRAMS)[name]
+    function, arguments = model.make(small=True)
+    expected = jax.jit(function)(*arguments)
+    for other in BY_HAND[name].values():
+        assert largest_difference(jax.jit(other)(*arguments), expected) <= model.tolerance
+
+
+def test_names_of_what_is_timed_are_distinct():
+    names = [*MODELS, *RECURSIVE, *PROGRAMS, *GRADIENTS]
+    assert len(set(names)) == len(names)
+    assert set(PROGRAMS) == targets.ISOLATED
+    assert {wanted.partition("/")[0] for wanted in targets.WANTED} <= set(names)

@@ -54,13 +54,13 @@ def test_the_table_names_mutants_that_exist_and_are_not_drawn():
     assert not [m for m in drawn(len(names), 0) if f"{m.name}$".startswith(tuple(ALIKE))]
 
 
-@pytest.mark.one_jax
+@pytest.mark.long
 def test_a_mutant_is_found():
     said = python(f"from tests.mutants import main; main(['--match', {HUNTED!r}, '--programs', '6'])")
     assert "1 of 1 mutants found within 6 programs" in said
 
 
-@pytest.mark.one_jax
+@pytest.mark.long
 def test_watching_tells_which_mutants_would_take_effect():
     """Numbers and `+` where they are computed, conditions where they come out otherwise."""
     said = python(

@@ -13,9 +13,12 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import decisions, lower
-from jax_cocktail.lowering.jaxpr_text import jaxpr_text
+from jax_cocktail.lowering.choice import decisions
+from jax_cocktail.lowering.edge.jaxpr_text import jaxpr_text
+from jax_cocktail.memory import MEMORY
 from tests.names import NAMES
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 SOURCE = """
 def {name}(x):
@@ -29,7 +32,7 @@ X = np.arange(4, dtype=np.float32)
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    lower._warned.clear()
+    MEMORY.warned.clear()
 
 
 def defined(name="f", file="a.py", lines=0, inner="relu", refused=False):

@@ -21,17 +21,17 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import adapter
+from jax_cocktail.lowering.edge import adapter
 from jax_cocktail.primitives import translate
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import operators_in
 from jax_cocktail.utask.operators import BARRIERS, ELEMENTWISE, KINDS, MOVEMENT
+from tests.oracle.interpreter.run import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "captured.md"
 FLOATS = ("bfloat16", "float16", "float32", "float64")
-# Of XLA: last bits are those of optimised code, also where .ci/run asks for other code.
+# Of XLA: last bits are those of optimised code, also where `make test` asks for other code.
 OPTIMISED = {"xla_backend_optimization_level": 3}
 # the interpreter flushes more, or less (see its `run`), or adds in another order or precision
 NOT_INTERPRETED = (
@@ -282,8 +282,12 @@ def test_a_page_names_what_differs() -> None:
     assert set(re.findall(r"`(\w+)`", told)) == different - phrases.keys() | {"max"}
 
 
-# newer versions of XLA have another code for bfloat16, which keeps denormals in max and min
-@pytest.mark.parametrize("dtype", [*FLOATS[1:], pytest.param(FLOATS[0], marks=pytest.mark.one_jax)])
+# In newer versions XLA keeps denormals of bfloat16 in these, see docs/captured.md.
+EXTREMES = {f"{kind}{name}" for kind in ("", "reduce_", "cum", "pool_") for name in ("max", "min")}
+KEEP_DENORMALS = {"to_bool", *EXTREMES} if jax.__version_info__ >= (0, 11) else set()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_every_operator_at_the_ends_of_the_range(dtype: str) -> None:
     with jax.enable_x64(True):
         rows, operands, stacks = _rows(dtype), _operands(dtype), _stacks(dtype)
@@ -296,6 +300,8 @@ def test_every_operator_at_the_ends_of_the_range(dtype: str) -> None:
     for arity, given in operands.items():
         chosen = [row for row in rows if row.arity == arity]
         for row, x, y, z in zip(chosen, ours[arity], stock[arity], interpreted[arity], strict=True):
+            if dtype == "bfloat16" and row.name in KEEP_DENORMALS:
+                continue
             found += _differences(row, given, x, y)
             if row.name not in NOT_INTERPRETED.split():
                 found += [f"interpreted: {each}" for each in _differences(row, given, z, y)]

@@ -22,6 +22,7 @@ PAGES = [
     if "```python\n" in path.read_text(encoding="utf-8") and (name := str(path.relative_to(ROOT)))
 ]
 PROGRAM = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+pytestmark = pytest.mark.all_candidates
 FORCED = ("docs/explain.md", "docs/recursion.md")  # what they print is about ours; stock XLA may be faster
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

@@ -14,10 +14,15 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.compiler import Artifact, identity
-from jax_cocktail.lowering import plan_cache, survey, variants
-from jax_cocktail.lowering.plan_cache import Lookups
+from jax_cocktail.cost.vector import Comparison, Price
+from jax_cocktail.lowering.choice import plan_cache, survey, variants
+from jax_cocktail.lowering.choice.plan_cache import Lookups
+from jax_cocktail.memory import MEMORY
+from jax_cocktail.records import sealed
 from jax_cocktail.utask.candidate import SINGLE
 from tests.process import python
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 OPTIONS = {"force": "cocktail", "plans": "cached", "units": 2}
 X = jnp.linspace(0, 1, 24, dtype=jnp.float32).reshape(4, 6)
@@ -33,10 +38,9 @@ def folder(tmp_path, monkeypatch):
 
 def forget_here(monkeypatch):
     """What a new process knows."""
-    for name in ("_surveys", "_programs"):
-        table = getattr(plan_cache, name)
-        monkeypatch.setattr(plan_cache, name, type(table)(table._kind, table._parsed))
-    monkeypatch.setattr(plan_cache, "_compiled", 0)
+    MEMORY.plans.clear()
+    MEMORY.lookups.clear()
+    monkeypatch.setattr(MEMORY.counts, "compiled", 0)
 
 
 def made(scale=1.5, text="x"):
@@ -142,16 +146,16 @@ def test_clear_cache_forgets(folder):
 
 
 def test_a_table_is_bounded(monkeypatch):
-    monkeypatch.setattr(plan_cache, "MOST_HERE", 3)
+    monkeypatch.setattr(MEMORY.plans["survey"], "most", 3)
     for scale in range(5):
         plan_cache.survey(str(scale), lambda: SURVEY)
-    assert len(plan_cache._surveys._here) == 3
+    assert len(MEMORY.plans["survey"]) == 3
 
 
 SURVEY = plan_cache.Survey(
     (variants.Plan(SINGLE), variants.Plan(replace(SINGLE, units=2), (1,))),
     (2.0, 1.0),
-    plan_cache.Comparison(plan_cache.Price(1.0, 0.5), plan_cache.Price(3.0)),
+    Comparison(Price(1.0, 0.5), Price(3.0)),
     None,
     (0.25, 0.0),
 )
@@ -215,8 +219,8 @@ def test_values_of_other_types_are_not_believed(folder, monkeypatch, name, value
     first = called(made())
     path = stored(folder, "program")
     record = json.loads(path.read_text())
-    sealed = plan_cache._seal({**record["facts"], name: value})
-    path.write_text(json.dumps({"record": record["record"], **sealed}))
+    edited = sealed({**record["facts"], name: value})
+    path.write_text(json.dumps({"record": record["record"], **edited}))
     forget_here(monkeypatch)
     np.testing.assert_array_equal(called(made()), first)
     assert counted()[1] == Lookups(made=1)
@@ -247,7 +251,7 @@ def test_a_survey_with_impossible_plans_is_not_believed(folder, monkeypatch):
     record = json.loads(path.read_text())
     for plan in record["facts"]["plans"]:
         plan["candidate"]["units"] = 10**9
-    path.write_text(json.dumps({"record": record["record"], **plan_cache._seal(record["facts"])}))
+    path.write_text(json.dumps({"record": record["record"], **sealed(record["facts"])}))
     forget_here(monkeypatch)
     called(made())
 

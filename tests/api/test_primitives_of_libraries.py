@@ -13,7 +13,7 @@ from jax.scipy import special
 from jax.sharding import SingleDeviceSharding
 
 import jax_cocktail
-from jax_cocktail.lowering.adapter import Calls
+from jax_cocktail.lowering.edge.adapter import Calls
 
 FORCED = {"force": "cocktail"}
 STRICT = {"force": "cocktail", "strict": True}

@@ -12,6 +12,8 @@ import pytest
 from jax_cocktail.build.host import host_toolchain
 from tests.process import python
 
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
+
 PROGRAM = """
     import jax.numpy as jnp, json
     from jax import lax

@@ -12,10 +12,13 @@ from pathlib import Path
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
+import pytest
 from jax import lax
 from jax._src.interpreters import mlir
 
 import jax_cocktail
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 FORCED = {"force": "cocktail", "strict": True}
 

@@ -12,9 +12,11 @@ import pytest
 from benchmarks.rank import __main__ as command
 from benchmarks.rank.predict import MODELS, Entry, entries, ranks
 from benchmarks.rank.record import Record, Row, merged, read
-from jax_cocktail.lowering.decisions import STOCK
-from jax_cocktail.lowering.survey import survey
-from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.lowering.choice.decisions import STOCK
+from jax_cocktail.lowering.choice.survey import survey
+from jax_cocktail.lowering.choice.variants import prepare
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 RECORDS = sorted(RESULTS.glob("rank_*.json"))
@@ -78,6 +80,7 @@ def test_measures_and_reads_again(tmp_path, capsys):
     assert "Kendall tau" in capsys.readouterr().out
 
 
+@pytest.mark.all_candidates
 def test_one_text_for_one_unit_and_for_several_is_two_plans():
     """The text of a division over rows does not depend on the number of units, but its price does."""
 

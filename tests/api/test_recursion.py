@@ -15,8 +15,6 @@ from tests.recursion_programs import CASES, X, countdown, descent, plain_countdo
 from tests.recursion_python import by_python, total, unrolled, widened
 from tests.recursion_strategies import recursions
 
-pytestmark = pytest.mark.usefixtures("one_candidate")
-
 DIFFERENTIABLE = tuple(case for case in CASES if case.grads)
 ON_STOCK_TOO = ("waves", "grammar", "rae", "child_sum_scan", "expression_tree", "inside_loops")
 DEEP = 10_000

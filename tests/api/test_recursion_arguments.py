@@ -13,8 +13,6 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail import RecursionTypeError, recursive
 
-pytestmark = pytest.mark.usefixtures("one_candidate")
-
 OURS = {"force": "cocktail", "strict": True, "units": 1}
 PATHS = {
     "eager": lambda f: f,

@@ -9,9 +9,11 @@ from jax import lax
 from jax.scipy.special import zeta
 
 import jax_cocktail
-from jax_cocktail.lowering import decisions, lower
+from jax_cocktail.lowering.choice import choose, decisions
 from jax_cocktail.recursion import levels as recursion_levels
 from jax_cocktail.recursion import paths as recursion_paths
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 OURS = {"force": "cocktail", "units": 2}
 UNSUPPORTED = "ignore:.*('zeta'|float8).*:jax_cocktail.CocktailWarning"
@@ -43,6 +45,17 @@ def test_ours():
     assert "frontier-parallel on several units: " in text and "stock" not in text
 
 
+@pytest.mark.parametrize("units", [1, 2])
+def test_dump(units, tmp_path):
+    """The dump tells when values live, in a program with barriers too."""
+    options = {**OURS, "units": units, "plans": "fresh", "dump_to": str(tmp_path)}
+    assert jax_cocktail.jit(steps, options=options)(5) == 5
+    (memory,) = tmp_path.glob("steps_0_*/memory.txt")
+    assert "live at" in memory.read_text()
+    (last,) = memory.parent.glob("*_barriers.txt")
+    assert ("wait" in last.read_text()) == (units > 1)
+
+
 def is_plain_stack(text):
     return ": on stock XLA a stack of 16 frames" in text and "siblings" not in text and "level" not in text
 
@@ -51,7 +64,7 @@ def is_plain_stack(text):
 def test_all_on_stock(options, monkeypatch):
     """Whoever decided it."""
     decided = decisions.Decision("stock", why="stock XLA is faster")
-    monkeypatch.setattr(lower, "_decide", lambda *_: decided)
+    monkeypatch.setattr(choose, "_decide", lambda *_: decided)
     (text,) = told(steps, 5, **options)
     assert is_plain_stack(text)
 

@@ -14,11 +14,11 @@ from jax import export, lax
 
 import jax_cocktail
 from jax_cocktail import recursive
-from jax_cocktail.lowering import failure_call, lower, stopwatch
+from jax_cocktail.lowering.edge import failure_call
+from jax_cocktail.lowering.run import stopwatch
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.recursion.failure import failure_p
 from tests.process import python
-
-pytestmark = pytest.mark.usefixtures("one_candidate")
 
 # What jax raises for an error of a custom call: the second where its fast path made the call.
 ERRORS = (jax.errors.JaxRuntimeError, ValueError)
@@ -170,7 +170,7 @@ def test_ahead_of_time(wrap):
 
 
 def test_auto_measures_nothing_on_arguments_that_fail(recwarn):
-    lower._warned.clear()
+    MEMORY.warned.clear()
     function = jax_cocktail.jit(lambda n: count(n) + 41)
     assert "the call fails on these arguments" in jax_cocktail.explain(function)(50).why
     refused(DEEP, function, 50)
@@ -303,7 +303,8 @@ def test_persistent_cache(tmp_path):
 def test_without_a_compiler(tmp_path):
     """The handler in Python says the same."""
     out = python(
-        PROGRAM + "    from jax_cocktail.lowering import custom_call\n    print(custom_call.library())\n",
+        PROGRAM
+        + "    from jax_cocktail.lowering.edge import custom_call\n    print(custom_call.library())\n",
         CXX=str(tmp_path / "none"),
         JAX_COCKTAIL_CACHE_DIR=str(tmp_path),
     )

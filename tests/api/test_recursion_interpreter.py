@@ -10,14 +10,14 @@ from jax import lax
 
 from jax_cocktail import recursive
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.errors import ProgramFailure
-from jax_cocktail.lowering import adapter
+from jax_cocktail.lowering.edge import adapter
 from jax_cocktail.primitives import translate
 from jax_cocktail.recursion import levels as recursion_levels
 from jax_cocktail.recursion import paths as recursion_paths
 from jax_cocktail.recursion import siblings as recursion_siblings
-from jax_cocktail.schedule.unit_count import asks_units, know_units
-from jax_cocktail.utask.interpreter.run import run
+from jax_cocktail.schedule.unit_count import asks_units, fix_unit_count
+from tests.oracle.interpreter.common import ProgramFailure
+from tests.oracle.interpreter.run import run
 from tests.recursion_compare import check
 from tests.recursion_levels_programs import BELOW, CHILDREN, child_sum, mutual, mutual_arguments
 from tests.recursion_python import by_python, total, unrolled, widened
@@ -67,7 +67,7 @@ CASES = {  # program, arguments, and by which of them it is differentiated
 
 def interpreted(function, arguments, units=1):
     program = translate(adapter.program(jax.make_jaxpr(function)(*arguments)), "recursion")
-    program = know_units(program, units)
+    program = fix_unit_count(program, units)
     verify(program)
     shapes = jax.tree.structure(jax.eval_shape(function, *arguments))
     return jax.tree.unflatten(shapes, run(program, [np.asarray(x) for x in arguments]))

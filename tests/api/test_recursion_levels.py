@@ -21,8 +21,6 @@ from tests.recursion_programs import CASES
 from tests.recursion_python import by_python, total, unrolled, widened
 from tests.recursion_strategies import recursions
 
-pytestmark = pytest.mark.usefixtures("one_candidate")
-
 NAMES = ("rae", "child_sum_vmap")
 LEVELS = [case for case in CASES if case.name in NAMES]
 

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import jax_cocktail
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.recursion import levels as recursion_levels
 from jax_cocktail.recursion import paths as recursion_paths
 from jax_cocktail.recursion import primitive as recursion
@@ -23,12 +24,9 @@ from tests.recursion_levels_programs import (
     mutual,
     mutual_arguments,
 )
-from tests.recursion_python import by_python, total, unrolled, widened
+from tests.recursion_python import by_python, floats, like, total, unrolled, widened
 
-pytestmark = [
-    pytest.mark.one_jax,  # long, and about schedules, of which jax knows nothing
-    pytest.mark.usefixtures("one_candidate"),
-]
+pytestmark = pytest.mark.one_jax  # long, and about schedules, of which jax knows nothing
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +139,110 @@ def test_many_children(_never_by_stack, most):
     check_levels(ours, arguments, in_python(program, (0, 1), arguments))
 
 
+NONE = 8
+SUBSETS = (  # of three children, by node
+    *((1, 2, 3), (NONE, 4, NONE), (NONE, 5, 6), (4, NONE, 5)),
+    *((6, 7, NONE), (NONE, NONE, 7), (7, NONE, NONE), (NONE, NONE, NONE)),
+)
+
+
+def optional(start, missing, worth=lambda value, position: value):
+    """Adds the values of children to `start`. A missing one is worth `missing`."""
+
+    def make(recursive):
+        def run(x, weights, root):
+            outside = missing(weights.dtype)
+
+            @recursive(out_like=like(weights, (4,)), max_depth=16, max_calls=64)
+            def node(self, k):
+                found = start(weights.dtype)
+                for position in range(3):
+                    child = jnp.asarray(SUBSETS)[k, position]
+                    there = lambda child=child: self(child) @ weights  # noqa: E731
+                    found += worth(lax.cond(child == NONE, lambda: outside, there), position)
+                return jnp.tanh(found + x[k])
+
+            return node(root)
+
+        return run
+
+    return make
+
+
+def zeros(dtype):
+    return jnp.zeros(4, dtype)
+
+
+def minus_zeros(dtype):
+    return jnp.full(4, -0.0, dtype)
+
+
+@pytest.fixture
+def _kinds(monkeypatch):
+    """The numbers of paths and of bodies."""
+    run, found = recursion.run_levels, set()
+
+    def noted(levels, *rest):
+        found.add((len(levels.paths), len(levels.bodies)))
+        return run(levels, *rest)
+
+    monkeypatch.setattr(recursion, "run_levels", noted)
+    return found
+
+
+OPTIONAL = (floats(8, 4), floats(4, 4, scale=0.5), np.int32(0))
+
+
+@pytest.mark.usefixtures("one_candidate")
+def test_paths_that_compute_the_same_have_one_body(_never_by_stack, _kinds):
+    """If there are equally many children."""
+    program = optional(zeros, zeros)
+    expected = by_python(lambda: program(unrolled)(*widened(OPTIONAL)))
+    check_levels(program(jax_cocktail.recursive), OPTIONAL, expected)
+    assert _kinds == {(8, 4)}
+
+
+@pytest.mark.parametrize(
+    ("program", "bodies"),
+    [
+        (optional(zeros, lambda dtype: jnp.ones(4, dtype)), 8),
+        (optional(zeros, minus_zeros), 8),
+        (optional(minus_zeros, zeros), 7),  # minus zero plus zero is zero, and only the first of them counts
+        (optional(zeros, zeros, lambda value, position: value * (position + 1)), 8),
+    ],
+    ids=["ones", "plus_minus_zero", "from_minus_zero", "by_position"],
+)
+def test_paths_that_compute_something_else(_kinds, program, bodies):
+    prepare(jax.make_jaxpr(program(jax_cocktail.recursive))(*OPTIONAL), "optional")
+    assert _kinds == {(8, bodies)}
+
+
+@pytest.mark.usefixtures("one_candidate")
+def test_many_bodies_become_one(_never_by_stack, _kinds, monkeypatch):
+    """Where children may be missing, and so it is in the derivative."""
+    monkeypatch.setattr(recursion_paths, "MOST_BODIES", 4)
+    program = optional(zeros, zeros, lambda value, position: value * (position + 1))
+    ours = gradient(program, jax_cocktail.recursive, (0, 1))
+    check_levels(ours, OPTIONAL, in_python(program, (0, 1), OPTIONAL))
+    assert _kinds == {(1, 1)}
+
+
+def test_bodies_of_other_work_stay(_kinds, monkeypatch):
+    """A body that ran all sides of this branch would do five times the work."""
+    monkeypatch.setattr(recursion_paths, "MOST_BODIES", 4)
+
+    def run(x, weights, root):
+        @jax_cocktail.recursive(out_like=like(weights, (4,)), max_depth=8, max_calls=64)
+        def node(self, k):
+            kinds = [lambda n=n: (self(k - 1) + self(k - 2)) @ weights * n for n in range(5)]
+            return lax.switch(k, [lambda: x[k], lambda: x[k], *kinds])
+
+        return node(root)
+
+    prepare(jax.make_jaxpr(run)(*OPTIONAL), "other_work")
+    assert _kinds == {(7, 6)}  # both leaves are alike
+
+
 def test_children_passed_down(_never_by_stack):
     """A float argument for calls that may not be made."""
 
@@ -197,3 +299,33 @@ def test_limits_of_several_functions(monkeypatch):
         check(ours(n, 8), jax.jit(value, static_argnums=1)(n, 8))
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="more than 3 deep"):
         jax.block_until_ready(ours(6, 3))
+
+
+def test_products_with_slices_of_weights(monkeypatch):
+    """Their factors are kept and multiplied together, as those of products with all of the weights."""
+
+    def make(recursive):
+        def run(x, weights, last, root):
+            @recursive(out_like=like(weights, (4,)), max_depth=8, max_calls=16)
+            def node(self, k):
+                def inner():
+                    both = self(k - 1) @ weights[:, :4] + self(k - 2) @ weights[:, 4:]
+                    return jnp.tanh(both @ last)
+
+                return lax.cond(k < 2, lambda: x[k], inner)
+
+            return node(root)
+
+        return run
+
+    run, sites = recursion.run_levels, []
+
+    def noted(levels, *rest):
+        sites.append(len(levels.plan.sites))
+        return run(levels, *rest)
+
+    monkeypatch.setattr(recursion, "run_levels", noted)
+    arguments = (floats(2, 4), floats(4, 8), floats(4, 4), np.int32(4))
+    ours = gradient(make, jax_cocktail.recursive, (0, 1, 2))
+    prepare(jax.make_jaxpr(ours)(*arguments), "slices")
+    assert max(sites) == 3

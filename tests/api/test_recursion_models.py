@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import jax_cocktail
-from jax_cocktail.models import MODELS, RECURSIVE, largest_difference
-from jax_cocktail.models.calls import ADD, CONSTANT, MULTIPLY, SINE, VARIABLE
-
-pytestmark = pytest.mark.usefixtures("one_candidate")
+from jax_cocktail.lowering.choice.variants import prepare
+from jax_cocktail.utask.ir import walk
+from jax_cocktail_tools.models import MODELS, RECURSIVE, largest_difference
+from jax_cocktail_tools.models.calls import ADD, CONSTANT, MULTIPLY, SINE, VARIABLE
 
 STRICT = {"force": "cocktail", "strict": True}
 CASES = [(name, batch) for name, model in RECURSIVE.items() for batch in model.batches]
@@ -77,3 +77,11 @@ def test_a_forest_is_its_trees():
     each = [alone(weights, [x[k] for x in trees]) for k in range(3)]
     found = value_and_gradient(forest)(weights, trees)
     assert largest_difference(found, jax.tree.map(lambda *x: sum(x), *each)) < 1e-5
+
+
+@pytest.mark.parametrize("batch", RECURSIVE["child_sum_tree_lstm"].batches)
+def test_subsets_of_equally_many_children_share_code(batch):
+    """Statements of the translated programs: more than 16,000 with code for each subset of four children."""
+    function, arguments = RECURSIVE["child_sum_tree_lstm"].make(batch, small=False)
+    programs = prepare(jax.make_jaxpr(function)(*arguments), "child_sum").programs
+    assert sum(1 for program in programs for _ in walk(program.entry)) < 8000

@@ -14,8 +14,6 @@ from jax_cocktail import recursive
 from jax_cocktail.errors import UnsupportedError
 from tests.process import python
 
-pytestmark = pytest.mark.usefixtures("one_candidate")
-
 EACH, ALL = PartitionSpec("d"), PartitionSpec()
 COMPILERS = {"stock": jax.jit, "ours": lambda f: jax_cocktail.jit(f, options={"force": "cocktail"})}
 

@@ -12,8 +12,9 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail import recursive
-from jax_cocktail.lowering import decisions, lower
+from jax_cocktail.lowering.choice import decide
 from jax_cocktail.lowering.state import collecting
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.recursion import siblings as recursion_siblings
 from tests.process import python
 from tests.recursion_compare import check
@@ -290,19 +291,20 @@ def test_explained():
         np.testing.assert_allclose(ours(function)(*given), jax.jit(function)(*given))
 
 
+@pytest.mark.all_candidates
 @pytest.mark.parametrize("lanes", [False, True])
 def test_two_units_are_tried(lanes, monkeypatch, tmp_path):
     """However little the model can say of a tree."""
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))
-    decisions._remembered.clear()
+    MEMORY.decisions.clear()
     tried = []
-    building = lower.building
+    building = decide.building
 
     def watched(prepared, plans, mark):
         tried.extend(plan.candidate.units for plan in plans)
         return building(prepared, plans, mark)
 
-    monkeypatch.setattr(lower, "building", watched)
+    monkeypatch.setattr(decide, "building", watched)
     make, arguments = PROGRAMS["quadrature"]
     program = make(recursive)
     if lanes:

@@ -14,13 +14,11 @@ from jax import lax
 from jax.extend import source_info_util
 
 import jax_cocktail
-from jax_cocktail.models.rae import post_order, tree_of
+from jax_cocktail_tools.models.rae import post_order, tree_of
 from tests.recursion_compare import COMPILERS, OURS, check
 from tests.recursion_programs import SORTED, X, plain_waves, quicksort, waves
 from tests.recursion_python import by_python, like, total, unrolled
 from tests.recursion_trees import INPUTS, ROOT, B, W, plain_rae, rae
-
-pytestmark = pytest.mark.usefixtures("one_candidate")
 
 recursive = jax_cocktail.recursive
 COUNT = np.int32(3)

@@ -12,13 +12,13 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail import recursive
-from jax_cocktail.models.calls import ackermann
 from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
 from jax_cocktail.recursion import machine as recursion_machine
 from jax_cocktail.recursion import primitive as recursion
 from jax_cocktail.recursion import unroll as recursion_unroll
 from jax_cocktail.recursion.machine import bodies_of, plan_of, planned, run_machine
 from jax_cocktail.recursion.unroll import unroll
+from jax_cocktail_tools.models.calls import ackermann
 from tests.recursion_compare import check
 from tests.recursion_python import by_python, unrolled, widened
 

@@ -16,6 +16,8 @@ import pytest
 import jax_cocktail
 from jax_cocktail.api import Jit
 
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
+
 STOCK = jax.jit
 X = np.arange(4.0, dtype=np.float32)
 LIBRARY = """

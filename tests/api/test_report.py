@@ -17,6 +17,8 @@ from jax.scipy.special import zeta
 import jax_cocktail
 from jax_cocktail.report.code import flat
 
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
+
 ARGUMENTS = jnp.eye(128), jnp.ones((8, 128))
 
 

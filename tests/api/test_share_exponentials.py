@@ -42,6 +42,7 @@ def looped(function):
     return lambda xs: lax.scan(lambda c, x: (c, function(x)), 0, xs)[1]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("units", [1, 2, 3])
 @pytest.mark.parametrize("shape", [(5, 7), (64, 1000), (3, 1), (1, 300), (4, 6, 33)], ids=str)
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -12,7 +12,7 @@ from jax import lax
 from jax.experimental import io_callback
 
 import jax_cocktail
-from jax_cocktail.lowering import lower
+from jax_cocktail.memory import MEMORY
 
 TARGET = "jax_cocktail_cpu"
 seen: list[float] = []
@@ -334,7 +334,7 @@ STAYS = {
 def test_what_stays_with_stock(name):
     program = STAYS[name]
     ours = jax_cocktail.jit(program, options={"force": "cocktail"})
-    lower._warned.clear()
+    MEMORY.warned.clear()
     with pytest.warns(jax_cocktail.CocktailWarning, match="test_side_exits.py:"):
         mine = run(ours, 2.0)
     assert mine == run(jax.jit(program), 2.0)
@@ -446,6 +446,7 @@ def test_decisions_without_a_measurement(tmp_path, monkeypatch):
     assert reason_of(program(0.25, host), abstract)[0] == "cocktail"
 
 
+@pytest.mark.all_candidates
 def test_a_program_that_often_leaves_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))
 

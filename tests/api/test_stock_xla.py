@@ -13,8 +13,11 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail.cost.hlo import Module
 from jax_cocktail.errors import StalePlanError
-from jax_cocktail.lowering import plan_cache, stock_xla
+from jax_cocktail.lowering.choice import stock_xla
+from jax_cocktail.memory import MEMORY
 from tests.process import python
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 UNMEASURED = {"profile": "off", "plans": "cached"}
 SMALL = jnp.ones(8)
@@ -58,7 +61,7 @@ def test_the_answer_is_kept(asked):
     wrapped = loop(jnp.sin)
     for _ in range(3):
         assert jax_cocktail.explain(wrapped)(SMALL).choice == "stock"
-    plan_cache._stock.forget()  # as in another process
+    MEMORY.plans["stock"].clear()  # as in another process
     assert jax_cocktail.explain(wrapped)(SMALL).choice == "stock" and len(asked) == 1
     jax_cocktail.clear_cache()
     jax_cocktail.explain(wrapped)(SMALL)

@@ -14,7 +14,8 @@ from jax import lax
 from jax.experimental import io_callback
 
 import jax_cocktail
-from jax_cocktail.lowering import decisions
+from jax_cocktail.lowering.choice import decisions
+from jax_cocktail.lowering.run import stopwatch
 from tests.strategies import initial_state, programs, run
 
 FORCED = {"force": "cocktail", "units": 2}
@@ -173,8 +174,11 @@ def test_abstract_arguments_have_no_timeline():
         traced(newton, FORCED, jax.ShapeDtypeStruct((3,), np.float32))
 
 
-def test_decisions_stay(monkeypatch):
+@pytest.mark.all_candidates  # the plan of a decision is one of them
+def test_decisions_stay(tmp_path, monkeypatch):
     """A decision that was measured without stamps counts, and tracing measures nothing."""
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))  # other tests clear the shared folder
+    monkeypatch.setattr(stopwatch.Watch, "others", lambda self: 0.0)  # a busy machine is measured again
     stored = []
     store = decisions.store
     monkeypatch.setattr(decisions, "store", lambda *facts: (stored.append(facts), store(*facts)))

@@ -10,20 +10,19 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.lowering.adapter import program as adapt
+from jax_cocktail.device.tuning import LoopTuning
+from jax_cocktail.lowering.edge.adapter import program as adapt
 from jax_cocktail.primitives import translate
-from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
-from jax_cocktail.schedule.loops.layers import separate_layers
+from jax_cocktail.schedule.loops.distribution.distribute import distribute
+from jax_cocktail.schedule.loops.layers import layers
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
 from tests.distribution import explain_distribution
-
-pytestmark = pytest.mark.usefixtures("one_candidate")
+from tests.oracle.interpreter.run import run
 
 LAYERS, BATCH, HIDDEN, STEPS = 3, 2, 4, 7
-ALWAYS = Limits(flops=0, trips=2, chunk=3)
+ALWAYS = LoopTuning(flops=0, trips=2, chunk=3)
 
 
 def cell(gates, c):
@@ -130,7 +129,7 @@ def weights():
 def transformed(function, arguments, limits=ALWAYS):
     """The distributed program, with stock's results."""
     program = translate(adapt(jax.make_jaxpr(function)(*arguments)), "test")
-    separated = separate_layers(simplify(program), limits)
+    separated = layers(simplify(program), limits)
     after = simplify(distribute(hoist(separated), limits))
     verify(after)
     given = [np.asarray(x) for x in arguments]

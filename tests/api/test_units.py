@@ -14,13 +14,13 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail.compiler import emit
 from jax_cocktail.cost.price import barriers_per_iteration
-from jax_cocktail.lowering import survey
-from jax_cocktail.lowering.adapter import program as adapt
-from jax_cocktail.models.attention import decoder
-from jax_cocktail.models.lstm import cell_weights, lstm
-from jax_cocktail.models.model import generator
+from jax_cocktail.lowering.choice import variants
+from jax_cocktail.lowering.edge.adapter import program as adapt
 from jax_cocktail.primitives import translate
 from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail_tools.models.attention import decoder
+from jax_cocktail_tools.models.lstm import cell_weights, lstm
+from jax_cocktail_tools.models.model import generator
 
 UNITS = 2
 
@@ -91,7 +91,7 @@ def test_barriers_per_iteration(name):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_answers_and_bits(monkeypatch, name):
     """Stock's answers, and the same bits whatever number of units a call gets."""
-    monkeypatch.setattr(survey, "candidates", lambda programs, units, *_: (Candidate(units=UNITS),))
+    monkeypatch.setattr(variants, "candidates", lambda programs, units, *_: (Candidate(units=UNITS),))
     function, arguments = PROGRAMS[name][0]()
     expected = jax.tree.leaves(jax.jit(function)(*arguments))
     options = {"force": "cocktail", "strict": True, "units": UNITS}
@@ -115,7 +115,7 @@ def test_answers_and_bits(monkeypatch, name):
 
 def test_stages_and_shared_updates(monkeypatch):
     """Many lane loops (which become functions of their own) beside an update that unit 0 does alone."""
-    monkeypatch.setattr(survey, "candidates", lambda programs, units, *_: (Candidate(units=UNITS),))
+    monkeypatch.setattr(variants, "candidates", lambda programs, units, *_: (Candidate(units=UNITS),))
     random = generator("units")
     w = jnp.asarray(random.normal(size=(128, 128)) * 0.05, jnp.float32)
 

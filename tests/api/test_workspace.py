@@ -6,7 +6,9 @@ import pytest
 
 import jax_cocktail
 from benchmarks.workspace import GOAL, rows
-from jax_cocktail.models import MODELS
+from jax_cocktail_tools.models import MODELS
+
+pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
 
 
 @pytest.fixture(scope="module")

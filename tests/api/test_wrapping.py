@@ -15,8 +15,6 @@ from jax.scipy.special import zeta
 
 import jax_cocktail
 
-pytestmark = pytest.mark.usefixtures("one_candidate")
-
 X = jnp.arange(3.0)
 
 

@@ -1,4 +1,4 @@
-"""The GPU's handler in both its forms, and a driver of each vendor for it to speak to."""
+"""The GPU's handler, and a driver of each vendor for it to speak to."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.cpu.fake_gpu.driver import VENDORS, Fake, Handlers, Vendor, Xla
-
-
-@pytest.fixture(params=["built", "callback"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture(params=VENDORS, ids=str)
@@ -27,8 +22,8 @@ def fake(vendor: Vendor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fak
 
 
 @pytest.fixture
-def handlers(kind: str, vendor: Vendor, tmp_path: Path) -> Handlers:
-    return Handlers(kind, tmp_path, vendor)
+def handlers(vendor: Vendor, tmp_path: Path) -> Handlers:
+    return Handlers(tmp_path, vendor)
 
 
 @pytest.fixture

@@ -9,10 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jax_cocktail.device.amd import MI300X, RX_7900_XTX
+from jax_cocktail.device.block import Block
+from jax_cocktail.device.nvidia import H200
+from tests.cpu.emulation import emulator
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = (ROOT / "cuda_src", ROOT / "gpu_src", ROOT / "common_src")
 NVCC = shutil.which("nvcc")
 NO_NVCC = "needs nvcc on PATH"  # reason of skipped tests
+
+CARDS = {emulator.CUDA: H200, emulator.WAVES_OF_64: MI300X, emulator.WAVES_OF_32: RX_7900_XTX}
+
+
+def block(threads: int, gpu: emulator.Gpu = emulator.CUDA) -> Block:
+    """The threads of a unit, for plans of templates."""
+    return CARDS[gpu].block(threads)
 
 
 def program(

@@ -23,7 +23,8 @@ from jax_cocktail.device.amd import MI300X, RX_7900_XTX
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import PROGRAM
-from jax_cocktail.lowering import custom_call, survey, variants
+from jax_cocktail.lowering.choice import survey, variants
+from jax_cocktail.lowering.edge import custom_call
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.utask.candidate import Candidate
 from tests.case import QUICK
@@ -121,7 +122,7 @@ class Emulation:
             return found
 
         how = {name: getattr(self, name) for name in ("distribute", "pipeline", "cluster")}
-        monkeypatch.setattr(survey, "candidates", lambda _, units, *__: (Candidate(units, **how),))
+        monkeypatch.setattr(variants, "candidates", lambda _, units, *__: (Candidate(units, **how),))
         monkeypatch.setattr(survey, "better_size", lambda _, machine: machine.target.threads)
         monkeypatch.setattr(variants, "emit", self.emit)
         monkeypatch.setattr(variants, "build", self.build)

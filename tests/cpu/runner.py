@@ -9,12 +9,14 @@ import numpy as np
 
 from jax_cocktail.compiler import Artifact, build, emit
 from jax_cocktail.placement.limits import Limits
+from jax_cocktail.schedule.products.pack_factors import Packing
+from jax_cocktail.utask.arrays import numpy_dtype
 from jax_cocktail.utask.candidate import SINGLE, Candidate
-from jax_cocktail.utask.interpreter.common import numpy_dtype
 from jax_cocktail.utask.ir import UProgram
 
 # Work of any size is divided: test programs are small. Units need not meet, as on a GPU.
-EAGER = Limits(flops=4, bytes=8, least_part=1, light=2, pack_trips=2, lanes=1, meets=False)
+EAGER = Limits(flops=4, bytes=8, least_part=1, light=2, lanes=1, meets=False)
+PACKS = Packing(reads=2)  # what short loops repeat
 
 
 def compile_program(program: UProgram, candidate: Candidate = SINGLE) -> Artifact:

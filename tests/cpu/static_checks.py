@@ -32,9 +32,9 @@ from jax_cocktail.compiler import Emitted
 from jax_cocktail.device.cards import spec_for
 from jax_cocktail.device.nvidia import A100, B200, H200
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.lowering.decisions import Plan
-from jax_cocktail.lowering.survey import survey
-from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.lowering.choice.decisions import Plan
+from jax_cocktail.lowering.choice.survey import survey
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.utask.ir import UOperator, is_parallel, walk
 from tests.cpu import sass
 

@@ -22,7 +22,8 @@ from jax_cocktail import cache, files
 from jax_cocktail.build import features, job, library
 from jax_cocktail.build import host as build
 from jax_cocktail.errors import BuildError, CocktailWarning
-from jax_cocktail.models import ceilings
+from jax_cocktail.memory import MEMORY
+from jax_cocktail_tools import ceilings
 
 SOURCE = """#include "cocktail_base.h"
 CK_EXPORT int ck_program(const void* const*, void* const*, u8*, CkUnit*) { return %d; }
@@ -208,8 +209,7 @@ def test_cache_folder_that_others_can_write_falls_back(root: Path, tmp_path: Pat
     with pytest.warns(CocktailWarning, match="writable by other users"):
         built = build.build_program(_program(8), toolchain)
     assert _code(built.path) == 8 and not built.path.startswith(str(root)) and not any(root.iterdir())
-    with pytest.warns(CocktailWarning):
-        assert build.build_program(_program(8), toolchain).cached  # within this process
+    assert build.build_program(_program(8), toolchain).cached  # within this process, which is told once
     assert _runs(tmp_path) == 1
 
 
@@ -331,7 +331,7 @@ def test_a_slow_failure_is_not_repeated(root: Path, tmp_path: Path, monkeypatch:
     with pytest.raises(BuildError, match="status 4"):
         build.build_program(_program(33), toolchain)
     assert _runs(tmp_path) == 4, "other programs do not wait for this compiler"
-    job.forget_failures()
+    MEMORY.failures.clear()
     assert runs() == 6
 
 

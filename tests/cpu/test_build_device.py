@@ -21,6 +21,7 @@ from jax_cocktail.build.kernels import DeviceBuilt, DeviceToolchain, KernelFacts
 from jax_cocktail.device import nvidia as device
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError, CocktailWarning
+from jax_cocktail.memory import MEMORY
 from tests.cpu import cuda_text, sass
 from tests.cpu.cuda_compilers import EACH_COMPILER, SPILLING, Choose, nvrtc, program
 
@@ -308,6 +309,7 @@ def test_cache_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
     nvcc = tmp_path / "bin" / "nvcc"
     toolchain = _fake(nvcc)
     for cached in (False, True):
+        MEMORY.warned.clear()  # another process
         with pytest.warns(CocktailWarning, match="JAX_COCKTAIL_CACHE_DIR"):
             built = build_device_program("private", toolchain, "sm_90")
         assert built.cached == cached and built.kernels

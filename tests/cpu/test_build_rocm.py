@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jax_cocktail.build import code_object
+from jax_cocktail.build import code_object, kernels
 from jax_cocktail.build import rocm as build_rocm
 from jax_cocktail.build.device import build_device_program, device_job, device_toolchain
 from jax_cocktail.build.job import commands_of
@@ -309,7 +309,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("ROCM_PATH", "HIP_PATH", "HIP_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin")
-    monkeypatch.setattr(build_rocm.shutil, "which", lambda name, path: _on_path(tmp_path, name))
+    monkeypatch.setattr(kernels.shutil, "which", lambda name, path: _on_path(tmp_path, name))
     monkeypatch.setattr(build_rocm, "_USUAL", tmp_path / "usual")
     monkeypatch.setattr(build_rocm, "zig", lambda: None)
     monkeypatch.setattr(build_rocm.ctypes.util, "find_library", lambda name: None)

@@ -13,7 +13,7 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.compiler import Emitted, emit
-from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from tests.cpu.emulated import Emulation
 

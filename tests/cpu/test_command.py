@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from jax_cocktail import cache
 from jax_cocktail.build import command, stuck
 from jax_cocktail.errors import BuildError
+from jax_cocktail.memory import MEMORY
 
 ENDLESS = 'sleep 1021 & echo $! > "$0"; wait'  # a child of its own, as compilers have
 
@@ -41,7 +43,7 @@ def _pid(path: Path) -> int:
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(stuck, "_until", {})
+    MEMORY.stuck.clear()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -113,10 +115,12 @@ def test_nobody_waits_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return len((tmp_path / "runs").read_text().splitlines())
 
     assert [runs(), runs()] == [1, 1]
-    stuck._until.clear()
+    MEMORY.stuck.clear()
     assert runs() == 1, "from the cache"
-    stuck.forget()
+    MEMORY.forget()
+    cache.clear_all_records()
     assert [runs(), runs()] == [2, 2]
-    stuck.forget()
+    MEMORY.forget()
+    cache.clear_all_records()
     monkeypatch.setattr(stuck, "RETRY_SECONDS", -1.0)
     assert [runs(), runs()] == [3, 4]

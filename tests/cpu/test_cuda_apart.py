@@ -15,9 +15,9 @@ from jax_cocktail.compiler import Emitted
 from jax_cocktail.device.amd import MI300X
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.lowering.variants import prepare
-from jax_cocktail.models import MODELS
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail_tools.models import MODELS
 from tests.cpu.cuda_text import NO_NVCC, NVCC, nvcc_facts, program
 from tests.cpu.emulated import KERNELS, WAVES, Emulation, array, check_launches
 from tests.cpu.emulation import emulator

@@ -17,8 +17,8 @@ from jax_cocktail import compiler
 from jax_cocktail.build.device import build_device_program
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.nvidia import A100, B200, H200
-from jax_cocktail.lowering import survey
-from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.lowering.choice import variants
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.schedule.policy import block_sizes
 from jax_cocktail.utask.candidate import Candidate
 from tests.cpu import sass
@@ -59,7 +59,7 @@ def ours(threads, monkeypatch, **how):
     monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[], threads=256, **how).install(monkeypatch)
     candidate = Candidate(UNITS, threads=threads)
-    monkeypatch.setattr(survey, "candidates", lambda *_: (candidate,))
+    monkeypatch.setattr(variants, "candidates", lambda *_: (candidate,))
     options = {"force": "cocktail", "strict": True, "units": UNITS}
     function = jax_cocktail.jit(steps, options=options)
     with jax.default_matmul_precision("highest"):

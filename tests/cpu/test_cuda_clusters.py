@@ -15,11 +15,11 @@ from jax_cocktail import compiler
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.lowering.variants import prepare
-from jax_cocktail.models import MODELS
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import LoopUTask, operators_in, walk
 from jax_cocktail.utask.operators import BARRIERS
+from jax_cocktail_tools.models import MODELS
 from tests.cpu.cuda_text import FOLDERS, NO_NVCC, NVCC, nvcc_facts
 from tests.cpu.emulated import KERNELS, Emulation, array, check_launches, greedy_decoder
 from tests.cpu.emulation import emulator

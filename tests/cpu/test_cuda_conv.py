@@ -8,12 +8,18 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.cpu.cuda_text import NO_NVCC, NVCC, nvcc_facts, program
+from jax_cocktail.codegen.contraction import conv_text
+from jax_cocktail.codegen.text import STORAGE
+from jax_cocktail.cost.conv_plan import ConvPlan, conv_case, conv_plan
+from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.types import TensorType, Value
+from tests.cpu.cuda_text import CARDS, NO_NVCC, NVCC, block, nvcc_facts, program
 from tests.cpu.emulation import emulator
 
 DTYPES = {
@@ -98,15 +104,36 @@ class Conv:
         braces = ", ".join("{" + ", ".join(map(str, numbers)) + "}" for numbers in axes)
         return f"{self.batch}, {braces}, {self.features[0]}, {self.features[1]}, {self.groups}"
 
-    def text(self, number: int) -> str:
+    def operator(self, rounds: bool) -> UOperator:
+        attributes: dict[str, Any] = {
+            **dict.fromkeys(("lhs_spec", "out_spec", "rhs_spec"), ()),
+            "batch_group_count": 1,
+            "feature_group_count": self.groups,
+            "lhs_dilation": self.lhs,
+            "padding": tuple(zip(self.low, self.high, strict=True)),
+            "rhs_dilation": self.rhs,
+            "window_strides": self.stride,
+        }
+        if rounds:
+            attributes["precision"] = "default"
+        arrays = (self.dtype, self.x_shape), (self.dtype, self.w_shape), (self.result, self.o_shape)
+        names = {text: name for name, text in STORAGE.items()}
+        x, w, o = (Value(i, TensorType(names[t], shape)) for i, (t, shape) in enumerate(arrays))
+        return UOperator("conv", (x, w), (o,), tuple(sorted(attributes.items())))
+
+    def plan(self, threads: int, scratch: int, gpu: emulator.Gpu) -> ConvPlan:
+        rounds = self.precision == "CK_TF32" and CARDS[gpu].matrix_float32 != "none"
+        plan = conv_plan(conv_case(self.operator(rounds)), block(threads, gpu), scratch)
+        assert self.kind in ("", plan.kind.upper()), self.name
+        return plan
+
+    def text(self, number: int, plan: str) -> str:
         """The call with operands 2 number, 2 number + 1 and result `number`."""
         t, o, g = self.dtype, self.result, f"g{number}"
         weights = f"static_cast<const {t}*>(operands[{2 * number + 1}]) + {self.shift[1]}"
         lines = [
             "{",
             f"struct {g} {{ CkConv<{self.rank}> value = {{{self.fields}}}; }};",
-            f"typedef CkConvTraits<{t}, {o}, {self.rank}, {g}, {self.precision}> D;",
-            f'static_assert(D::plan.kind == CK_CONV_{self.kind}, "{self.name}");' if self.kind else "",
             f"const {t}* w = {weights};",
         ]
         if self.own:
@@ -119,7 +146,7 @@ class Conv:
         x = f"static_cast<const {t}*>(operands[{2 * number}]) + {self.shift[0]}"
         target = f"static_cast<{o}*>(results[{number}]) + {self.shift[2]}"
         lines += [
-            f"ck_conv_fixed<{t}, {o}, {self.rank}, {g}, {self.precision}>({x}, w, {target});",
+            f"ck_conv_fixed<{t}, {o}, {self.rank}, {g}, {plan}, {self.precision}>({x}, w, {target});",
             "ck_block_barrier();",
             "}",
         ]
@@ -202,10 +229,13 @@ NOTHING = (64, 1 << 10)  # scratch that holds no tile
 CASES[NOTHING] = (Conv("plane", "SIMPLE", (7, 6), (3, 3), (12, 20), dtype="f64", **SAME),)
 
 
-def _program(cases: Sequence[Conv], threads: int, scratch: int) -> str:
+def _program(
+    cases: Sequence[Conv], threads: int, scratch: int, gpu: emulator.Gpu = emulator.CUDA
+) -> str:
     """Text of a program that makes the convolutions in turn; in one kernel alone, to be built faster."""
     own = max((math.prod(c.w_shape) + c.shift[1]) * DTYPES[c.dtype].itemsize for c in cases)
-    calls = "\n".join(case.text(i) for i, case in enumerate(cases))
+    plans = [conv_text(case.plan(threads, scratch, gpu)) for case in cases]
+    calls = "\n".join(case.text(i, plan) for i, (case, plan) in enumerate(zip(cases, plans, strict=True)))
     return program(
         f"if constexpr (RESIDENT) {{\n{calls}\n}}",
         threads=threads,
@@ -299,7 +329,7 @@ def _run(cases: Sequence[Conv], text: str, seed: int, **options: object) -> None
 def test_convolutions_of_waves(shape: tuple[int, int], gpu: emulator.Gpu) -> None:
     """On AMD's cards, whose matrix instructions take tiles of another shape and do not round float32."""
     cases = [dataclasses.replace(case, kind="") for case in CASES[shape]]
-    _run(cases, _program(cases, *shape), 3, gpu=gpu)
+    _run(cases, _program(cases, *shape, gpu), 3, gpu=gpu)
 
 
 @pytest.mark.parametrize("shape", CASES, ids=str)
@@ -383,29 +413,6 @@ def test_infinity_stays_where_it_is_read(precision: str) -> None:
     built.launch([x, w], [o], units=1, kernel="ck_resident")
     np.testing.assert_array_equal(o[0, :16], np.full((16, 13), case.depth))
     np.testing.assert_array_equal(o[0, 16:], np.full((20, 13), np.inf))
-
-
-def _scratch(c: Conv, threads: int) -> int:
-    """The rule of ck_conv_scratch."""
-    rows, columns, item = math.prod(c.o_shape[:-1]), c.features[1] // c.groups, DTYPES[c.dtype].itemsize
-    products = rows * c.features[1] * c.depth
-    if c.depth < 8 or rows == 0 or (c.groups > 1 and columns < 8) or products < 64 * threads:
-        return 0
-    most, depth = 64 if item == 8 else 128, 64 if item == 2 else 32
-    rows, columns = (min(-(-n // 16) * 16, most) for n in (rows, columns))
-    staged = 3 * (rows * (depth + 16 // item) + depth * (columns + 8)) * item
-    return min(rows * 16 + staged, 96 << 10)
-
-
-def test_wanted_scratch() -> None:
-    cases = [*CASES[NARROW], *_MODELS]
-    lines = [
-        f"{{ constexpr CkConv<{c.rank}> s = {{{c.fields}}}; "
-        f'static_assert(ck_conv_scratch<{c.dtype}>(s) == {_scratch(c, 64)}, "{c.name}"); }}'
-        for c in cases
-    ]
-    assert {0, 96 << 10} < {_scratch(c, 64) for c in cases}
-    emulator.build(program("\n".join(lines), headers=HEADERS))
 
 
 # Slices that a block gets of residual networks' layers.

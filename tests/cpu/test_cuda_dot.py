@@ -16,6 +16,11 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
+from jax_cocktail.analysis.contraction import NONE, Axis, Contraction
+from jax_cocktail.codegen.contraction import dot_text
+from jax_cocktail.codegen.text import STORAGE
+from jax_cocktail.cost.dot_plan import DotPlan, dot_form, dot_plan
+from jax_cocktail.utask.tensor_order import PACKED
 from tests.cpu import cuda_text
 from tests.cpu.arrays import DTYPES, FLOATS
 from tests.cpu.emulation import emulator
@@ -88,12 +93,22 @@ class Product:
         return blocks.transpose(0, 2, 4, 1, 3).reshape(self.batch, self.k, self.n)
 
     @property
-    def arguments(self) -> str:
-        strides = [s for side, axes in enumerate(("mk", "kn", "mn")) for s in self.strides(side, axes)]
-        if self.packed:
-            strides[2:4] = ["kCkDotPacked", 0]
-        precision = "CK_TF32" if self.tf32 else "CK_EXACT"
-        return ", ".join([*self.types, *map(str, (self.m, self.n, self.k, *strides)), precision])
+    def contraction(self) -> Contraction:
+        (a_m, a_k), (b_k, b_n), (o_m, o_n) = map(self.strides, range(3), ("mk", "kn", "mn"))
+        b_k, b_n = (PACKED, 0) if self.packed else (b_k, b_n)
+        rows, columns = Axis(self.m, (a_m, 0, o_m)), Axis(self.n, (0, b_n, o_n))
+        return Contraction(NONE, rows, columns, Axis(self.k, (a_k, b_k, 0)), ())
+
+    def plan(self, gpu: emulator.Gpu) -> DotPlan:
+        a, b, o = (next(name for name in STORAGE if STORAGE[name] == t) for t in self.types)
+        form = dot_form(self.contraction, (a, b, o), self.tf32)
+        return dot_plan(form, cuda_text.block(self.threads, gpu), self.scratch)
+
+    @property
+    def numbers(self) -> tuple[str, str]:
+        """Arguments of a template: types, sizes and strides of the operands; strides of the result."""
+        read = ("kCkDotPacked" if n == PACKED else str(n) for n in self.contraction.read)
+        return ", ".join([*self.types, *read]), ", ".join(map(str, self.contraction.written))
 
     @property
     def name(self) -> str:
@@ -205,7 +220,7 @@ OTHERS = [
 
 
 def _body(products: Sequence[Product], gpu: emulator.Gpu) -> str:
-    """One product after the other; each with its plan asserted."""
+    """One product after the other."""
     lines = []
     for i, p in enumerate(products):
         a, b, o = p.types
@@ -213,10 +228,11 @@ def _body(products: Sequence[Product], gpu: emulator.Gpu) -> str:
             lines.append(_held_body(i, p))
             continue
         right = f"(const {b}*)operands[{2 * i + 1}] + {p.shift}"
-        lines.append(f"{{ typedef CkDotOf<{', '.join(_reordered(p))}> D;")
-        if gpu == emulator.CUDA or (p.path == "MMA" and (gpu.warp == 64 or not p.tf32)):
-            lines.append(f'static_assert(D::plan.path == CK_DOT_{p.path}, "another path");')
-        lines.append(f'static_assert(D::plan.scratch <= {p.scratch}, "too much scratch");')
+        plan = p.plan(gpu)
+        if gpu == emulator.CUDA or p.path == "MMA":
+            assert plan.path == p.path.lower(), p
+        arguments = ", ".join([*p.numbers, dot_text(plan), "CK_TF32" if p.tf32 else "CK_EXACT"])
+        lines.append("{")
         if p.own:
             lines.append(
                 f"{b}* held = ({b}*)unit->own; for (i32 i = ck_lane(); i < {p.size(1)}; i += CK_THREADS)"
@@ -224,7 +240,7 @@ def _body(products: Sequence[Product], gpu: emulator.Gpu) -> str:
             lines.append(f"held[i] = ((const {b}*)operands[{2 * i + 1}])[i]; ck_block_barrier();")
             right = f"held + {p.shift}"
         lines.append(
-            f"ck_dot_fixed<{p.arguments}>({p.batch}, (const {a}*)operands[{2 * i}] + {p.shift}, {p.step(0)},"
+            f"ck_dot_fixed<{arguments}>({p.batch}, (const {a}*)operands[{2 * i}] + {p.shift}, {p.step(0)},"
             f" {right}, {p.step(1)}, ({o}*)results[{i}] + {p.shift}, {p.step(2)}); ck_block_barrier(); }}"
         )
     return "\n".join(lines)
@@ -232,26 +248,19 @@ def _body(products: Sequence[Product], gpu: emulator.Gpu) -> str:
 
 def _held_body(i: int, p: Product) -> str:
     """Each product of the batch twice. In between the matrix is cleared: it is not read again."""
-    arguments = p.arguments.split(", ")
     side = 0 if p.n < p.m else 1
     pointers = [f"({p.types[s]}*)operands[{2 * i + s}] + {p.shift} + j * {p.step(s)}" for s in (0, 1)]
     matrix = f"({p.types[side]}*)unit->own"
     copied = f"{{ {p.types[side]}* to = {matrix}; const auto from = {pointers[side]};"
     each = f"for (i32 l = ck_lane(); l < {p.step(side)}; l += CK_THREADS) to[l] ="
     result = f"({p.types[2]}*)results[{i}] + {p.shift} + j * {p.step(2)}"
-    product = f"ck_held<{arguments[-3]}, {arguments[-2]}>(kept, {pointers[1 - side]}, {matrix}, {result})"
+    product = f"ck_held<{p.numbers[1]}>(kept, {pointers[1 - side]}, {matrix}, {result})"
     call = f"ck_dot_held({product}); ck_block_barrier();"
     return (
-        f"for (i32 j = 0; j < {p.batch}; ++j) {{ CkDotHeld<{', '.join(arguments[:-3])}> kept;\n"
+        f"for (i32 j = 0; j < {p.batch}; ++j) {{ CkDotHeld<{p.numbers[0]}> kept;\n"
         f"{copied} {each} from[l]; ck_block_barrier(); }}\n{call}\n"
         f"{{ {p.types[side]}* to = {matrix}; {each} {p.types[side]}{{}}; ck_block_barrier(); }}\n{call}\n}}"
     )
-
-
-def _reordered(p: Product) -> list[str]:
-    """Template arguments of CkDotOf: types, precision, terms, then the numbers."""
-    arguments = p.arguments.split(", ")
-    return [*arguments[:3], arguments[-1], "1", *arguments[3:-1]]
 
 
 def _program(products: Sequence[Product], gpu: emulator.Gpu = emulator.CUDA) -> str:

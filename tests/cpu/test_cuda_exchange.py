@@ -17,23 +17,22 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.lowering.variants import prepare
-from jax_cocktail.models import MODELS
-from jax_cocktail.models.lstm import cell, cell_weights
-from jax_cocktail.models.model import generator
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.exchange import exchange
-from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.stitch.fuse import fuse
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, Region, operators_in, walk
+from jax_cocktail_tools.models import MODELS
+from jax_cocktail_tools.models.lstm import cell, cell_weights
+from jax_cocktail_tools.models.model import generator
 from tests.cpu.cuda_text import NO_NVCC, NVCC, nvcc_facts
 from tests.cpu.emulated import KERNELS, SPEC, THREADS, Emulation, array, check_launches, greedy_decoder
 from tests.cpu.emulation import emulator
 from tests.cpu.emulation.emulator import EmulationError
-from tests.null.meshes import crossing, lagging
+from tests.null.meshes import crossing, exchange, lagging
 from tests.null.programs import arguments, build
+from tests.oracle.interpreter.run import run
 
 HIDDEN, STEPS = 24, 5
 
@@ -112,7 +111,7 @@ def test_no_race_among_threads(monkeypatch):
 def text_of(make):
     """(text of a program on six units, a matrix, what comes of it)"""
     program = build(["float32[4,6]"], make)
-    ready = stitch(canonicalise(simplify(exchange(program))))
+    ready = fuse(canonicalise(simplify(exchange(program))))
     planned = compiler.schedule(ready, machine_of(SPEC, THREADS))
     (x,) = arguments(program, 0)
     return emit_program(planned.program, planned.plan, machine_of(SPEC, THREADS)).source, x, run(program, [x])

@@ -8,7 +8,7 @@ import pytest
 import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.device.tuning import BLOCK
-from jax_cocktail.models import MODELS, largest_difference
+from jax_cocktail_tools.models import MODELS, largest_difference
 from tests.case import QUICK
 from tests.cpu.emulated import Emulation
 from tests.cpu.runner import EAGER

@@ -14,14 +14,14 @@ import pytest
 
 import jax_cocktail
 from jax_cocktail import compiler
-from jax_cocktail.models.lstm import cell_weights, lstm
-from jax_cocktail.models.model import generator, normal
 from jax_cocktail.utask.ir import LoopUTask, walk
+from jax_cocktail_tools.models.lstm import cell_weights, lstm
+from jax_cocktail_tools.models.model import generator, normal
 from tests.cpu.emulated import Emulation
 from tests.cpu.runner import EAGER
 
 # What `limits_for` says of a device, where work of any size is divided.
-NEAR = replace(EAGER, dense_bytes=1 << 20, packs_rows=True, takes_operands=False)
+NEAR = replace(EAGER, takes_operands=False)
 KERNELS = ("ck_resident", "ck_portable")
 
 

@@ -15,6 +15,7 @@ from tests.case import QUICK
 from tests.cpu.emulated import Emulation
 
 
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("cases, x64", chosen())
 def test_bucket(cases, x64, monkeypatch):
     emulation = Emulation(launches=[]).install(monkeypatch)

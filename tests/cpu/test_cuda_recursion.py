@@ -17,8 +17,8 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.lowering.survey import survey
-from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.lowering.choice.survey import survey
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.recursion import levels as recursion_levels
 from tests.case import QUICK
 from tests.cpu.emulated import SPEC, WAVES, Emulation
@@ -105,6 +105,7 @@ def _few_widths(monkeypatch):
 CASES_OF_WAVES = ("wave", "many intervals", "tree", "forest gradient")
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     "name, units, spec",
     [
@@ -126,6 +127,7 @@ def test_emulated(name, units, spec, monkeypatch):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", ["tree", "intervals", "many intervals"])
 @pytest.mark.parametrize("kernel", ["ck_resident", "ck_portable"])
 def test_no_races(kernel, name, monkeypatch):

@@ -99,7 +99,7 @@ CASES = {
 
 def check(monkeypatch, case, kernels=("ck_resident", "ck_portable"), ordered=True, **how):
     function, x, w = CASES[case]
-    limits = EagerGrids(last=True, has_grids=False, packs_rows=True)  # divides columns, not rows
+    limits = EagerGrids(last=True, has_grids=False)  # divides columns, not rows
     monkeypatch.setattr(compiler, "limits_for", lambda *_: limits)
     emulation = Emulation(launches=[], distribute=False, **how).install(monkeypatch)
     ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": 4})

@@ -11,10 +11,10 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.analysis.parallel import block_access, scalar_constants
-from jax_cocktail.models import attention as decoding
-from jax_cocktail.models import nasrnn as cells
-from jax_cocktail.models import seq2seq as sentences
-from jax_cocktail.utask.ir import is_parallel, operators_in, walk
+from jax_cocktail.utask.ir import is_parallel, walk
+from jax_cocktail_tools.models import attention as decoding
+from jax_cocktail_tools.models import nasrnn as cells
+from jax_cocktail_tools.models import seq2seq as sentences
 from tests.cpu.emulated import Emulation
 from tests.null.grids import EagerGrids
 
@@ -102,7 +102,7 @@ def check(monkeypatch, name, units, kernels=KERNELS, **how):
 
 def blocks(program):
     """What parts of parallel loops own of arrays."""
-    constants = scalar_constants(operators_in(program.entry))
+    constants = scalar_constants(program.entry)
     for statement in walk(program.entry):
         if is_parallel(statement):
             yield from (runs for runs in block_access(statement, constants).values() if runs is not None)

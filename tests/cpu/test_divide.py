@@ -16,9 +16,9 @@ from jax_cocktail.codegen import program
 from jax_cocktail.codegen.divide import Length
 from jax_cocktail.errors import BuildError
 from jax_cocktail.placement.place import place
-from jax_cocktail.utask.interpreter.run import run
 from tests.cpu.runner import EAGER, compile_program, run_artifact
 from tests.null.programs import arguments, build, counted, elementwise, long_program
+from tests.oracle.interpreter.run import run
 from tests.strategies import check_program, programs
 
 FEW = settings(

@@ -15,7 +15,7 @@ import jax_cocktail
 from jax_cocktail import compiler, recursive
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
-from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.placement.place import place
 from jax_cocktail.recursion.failure import failure_p
 from jax_cocktail.utask.candidate import Candidate

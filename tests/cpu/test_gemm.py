@@ -133,6 +133,7 @@ def _expected(a: np.ndarray, b: np.ndarray, result: str) -> np.ndarray:
     return np.einsum("mk,kn->mn", a.astype(DTYPES[result]), b.astype(DTYPES[result]))
 
 
+@pytest.mark.sampled(120)
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
 def test_product(library: Library, product: Product) -> None:
     generator = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""The handlers for GPUs, built and in Python, against fake drivers: no GPU, CUDA or ROCm is needed."""
+"""The handler for GPUs against fake drivers: no GPU, CUDA or ROCm is needed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from jax_cocktail.runtime import ffi, trust
 from jax_cocktail.utask.plan import LaunchPlan
 from tests.cpu.emulation import emulator
 from tests.cpu.emulation.text import program
+from tests.cpu.fake_gpu import frames
 from tests.cpu.fake_gpu.calls import ALONE, BINARY, PLAN, Doubling, run, simple
 from tests.cpu.fake_gpu.driver import (
     CUDA,
@@ -43,7 +44,7 @@ ONLY_CUDA = pytest.mark.parametrize("vendor", [CUDA], indirect=True, ids=str)
 
 def test_metadata(handlers: Handlers, xla: Xla, fake: Fake) -> None:
     """API 0.1, and the trait for command buffers in the one handler that has it."""
-    traits = {"initialize": 0, "execute": ffi.COMMAND_BUFFER_COMPATIBLE, "execute_nograph": 0}
+    traits = {"initialize": 0, "execute": frames.COMMAND_BUFFER_COMPATIBLE, "execute_nograph": 0}
     for name, expected in traits.items():
         metadata = ffi.Metadata(ctypes.sizeof(ffi.Metadata), traits=99, state_type=99)
         extension = ffi.MetadataExtension(
@@ -66,17 +67,17 @@ def test_layouts() -> None:
         ffi.Buffers: "XLA_FFI_Args",
         ffi.Attributes: "XLA_FFI_Attrs",
         ffi.ByteSpan: "XLA_FFI_ByteSpan",
-        ffi.Scalar: "XLA_FFI_Scalar",
-        ffi.Array: "XLA_FFI_Array",
+        frames.Scalar: "XLA_FFI_Scalar",
+        frames.Array: "XLA_FFI_Array",
         ffi.Metadata: "XLA_FFI_Metadata",
         ffi.MetadataExtension: "XLA_FFI_Metadata_Extension",
         ffi.ErrorCreateArgs: "XLA_FFI_Error_Create_Args",
-        ffi.StreamGetArgs: "XLA_FFI_Stream_Get_Args",
+        frames.StreamGetArgs: "XLA_FFI_Stream_Get_Args",
     }
     lines += [f"static_assert(sizeof({name}) == {ctypes.sizeof(kind)});" for kind, name in names.items()]
     fields = [
-        ("XLA_FFI_Api", "XLA_FFI_Error_Create", ffi.Api.error_create),
-        ("XLA_FFI_Api", "XLA_FFI_Stream_Get", ffi.Api.stream_get),
+        ("XLA_FFI_Api", "XLA_FFI_Error_Create", frames.Api.error_create),
+        ("XLA_FFI_Api", "XLA_FFI_Stream_Get", frames.Api.stream_get),
         ("XLA_FFI_CallFrame", "ctx", ffi.CallFrame.context),
         ("XLA_FFI_CallFrame", "args", ffi.CallFrame.operands),
         ("XLA_FFI_CallFrame", "rets", ffi.CallFrame.results),
@@ -87,19 +88,18 @@ def test_layouts() -> None:
         ("XLA_FFI_Attrs", "attrs", ffi.Attributes.items),
         ("XLA_FFI_Metadata", "traits", ffi.Metadata.traits),
         ("XLA_FFI_Error_Create_Args", "errc", ffi.ErrorCreateArgs.code),
-        ("XLA_FFI_Stream_Get_Args", "stream", ffi.StreamGetArgs.stream),
+        ("XLA_FFI_Stream_Get_Args", "stream", frames.StreamGetArgs.stream),
     ]
     lines += [f"static_assert(offsetof({name}, {at}) == {field.offset});" for name, at, field in fields]
-    codes = ["INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "INTERNAL", "DATA_LOSS"]
-    codes.append("PERMISSION_DENIED")
-    lines += [f"static_assert(XLA_FFI_Error_Code_{code} == {getattr(ffi, code)});" for code in codes]
+    lines += [f"static_assert(XLA_FFI_Error_Code_{code.name} == {code.value});" for code in frames.Code]
+    assert all(getattr(ffi, code.name, code) == code for code in frames.Code)
+    assert (frames.Kind.STRING, trust.DTYPES["int32"]) == (ffi.STRING, ffi.S32)
     names = {"bool": "PRED", "bfloat16": "BF16"}
     for dtype, number in trust.DTYPES.items():
         kind, bits = re.fullmatch(r"([a-z]+)(\d*)", dtype).groups()
         name = names.get(dtype) or {"int": "S", "uint": "U", "float": "F"}[kind] + bits
         lines.append(f"static_assert(XLA_FFI_DataType_{name} == {number});")
-    kinds = ("ARRAY", "SCALAR", "STRING")
-    lines += [f"static_assert(XLA_FFI_AttrType_{kind} == {getattr(ffi, kind)});" for kind in kinds]
+    lines += [f"static_assert(XLA_FFI_AttrType_{kind.name} == {kind.value});" for kind in frames.Kind]
     compiled("\n".join(lines) + "\n")
 
 

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from benchmarks.gpu.sass.emulate import LAYOUTS
-from benchmarks.gpu.sass.machine import Machine, machine_for
+from benchmarks.gpu.sass.machine import Multiprocessor, machine_for
 from benchmarks.gpu.sass.programs import record, recorded_card
 from benchmarks.gpu.sass.report import MEASURED
 from tests.cpu import latency_checks, sass, static_checks
@@ -68,11 +68,11 @@ def test_the_machine_takes_what_a_card_measured():
     found, arch = machine_for(recorded_card().arch, sections), recorded_card().arch
     figures = sections["measure"]["card"]["figures"]
     units = recorded_card().units
-    assert found.barrier == figures[f"barrier, {units} blocks"]["seconds"] != Machine(arch).barrier
+    assert found.barrier == figures[f"barrier, {units} blocks"]["seconds"] != Multiprocessor(arch).barrier
     assert found.hertz == 1e3 * sections["versions"]["all"]["card"]["attributes"]["clock_khz"]
-    assert found.far_load == Machine(arch).far_load  # it does not say
-    assert machine_for("sm_80", sections) == Machine("sm_80")
+    assert found.far_load == Multiprocessor(arch).far_load  # it does not say
+    assert machine_for("sm_80", sections) == Multiprocessor("sm_80")
     more = {**figures, "shuffle": {"clocks": 31.5}, "block barrier, 256 threads": {"error": "no time"}}
     card = {**sections["measure"]["card"], "figures": more}
     with_clocks = machine_for(arch, {**sections, "measure": {"card": card}})
-    assert with_clocks.shuffle == 31.5 and with_clocks.block_barrier == Machine(arch).block_barrier
+    assert with_clocks.shuffle == 31.5 and with_clocks.block_barrier == Multiprocessor(arch).block_barrier

@@ -12,12 +12,12 @@ from benchmarks.gpu.sass import decode, probes
 from benchmarks.gpu.sass.emulate import state_of
 from benchmarks.gpu.sass.execute import Execution
 from benchmarks.gpu.sass.loops import Countdown, outermost
-from benchmarks.gpu.sass.machine import PROBES, Machine
+from benchmarks.gpu.sass.machine import PROBES, Multiprocessor
 from benchmarks.gpu.sass.state import Grid
 from benchmarks.gpu.sass.timing import Timing
 from benchmarks.gpu.sass.traffic import block_traffic
 from jax_cocktail.build.device import build_device_program
-from jax_cocktail.cost.traffic import Moved
+from jax_cocktail.codegen.traffic import Moved
 from tests.cpu import sass
 from tests.cpu.cuda_compilers import nvcc
 
@@ -142,7 +142,7 @@ __global__ void timed(const float* x, float* y, const int* n) {
 }
 }
 """
-MACHINE = Machine("sm_90")
+MACHINE = Multiprocessor("sm_90")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from jax import lax
 import jax_cocktail
 from benchmarks.traffic.count import Traffic, count
 from jax_cocktail.compiler import Emitted, emit
-from jax_cocktail.lowering.capture import capture
+from jax_cocktail.lowering.edge.capture import capture
 from jax_cocktail.primitives import translate
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from tests.cpu.emulated import Emulation
@@ -118,6 +118,7 @@ def numbers(shape: tuple[int, ...], dtype: str = "float32") -> jax.Array:
     return jnp.asarray(x).astype(dtype)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_results_are_those_of_stock(shape: tuple[int, ...]) -> None:
     function, x = looped(everything), numbers(shape)
@@ -303,6 +304,7 @@ def test_lanes_run_through_a_group_of_channels() -> None:
 
 
 # -- a GPU, emulated -----------------------------------------------------------------------------------------
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("shape", "units", "threads", "sanitizer"),
     [
@@ -362,6 +364,7 @@ def large(name: str, values: str = "normal", dtype: str = "float32") -> np.ndarr
     return np.asarray(VALUES[values](x, x.size).reshape(shape), dtype)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("name", LARGE)
 def test_moments_are_exact(name: str, values: str) -> None:
@@ -379,6 +382,7 @@ def test_moments_are_exact(name: str, values: str) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", LARGE)
 def test_moments_of_other_types(name: str, dtype: str) -> None:
@@ -389,6 +393,7 @@ def test_moments_of_other_types(name: str, dtype: str) -> None:
         check(found, wanted, *([1e-12] * 2 if dtype == "float64" else [2e-2] * 2))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 1e30, 3e38])
 @pytest.mark.parametrize("name", LARGE)
 def test_special_numbers_have_the_moments_of_stock(name: str, special: float) -> None:

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.compiler import transform
-from jax_cocktail.lowering import adapter
+from jax_cocktail.device.tuning import LoopTuning
+from jax_cocktail.lowering.edge import adapter
 from jax_cocktail.primitives import translate
-from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
+from jax_cocktail.schedule.loops.distribution.distribute import distribute
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.utask.interpreter.run import run as interpret
+from tests.oracle.interpreter.run import run as interpret
 from tests.strategies import check_state, initial_state, programs, run
 
 
@@ -41,7 +42,7 @@ def test_every_pass_keeps_the_meaning(program, seed):
     for name, after in _stages(translated):
         check_state(interpret(after, operands), expected, name)
     for kept_bytes in (1 << 20, 64):
-        always = Limits(flops=0, trips=2, kept_bytes=kept_bytes)
+        always = LoopTuning(flops=0, trips=2, strip_bytes=kept_bytes)
         divided = distribute(hoist(simplify(translated)), always)
         verify(divided)
         check_state(interpret(divided, operands), expected, "distribute")

@@ -14,19 +14,21 @@ from jax_cocktail import compiler
 from jax_cocktail.build import host as build
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.loops.wavefront.pipeline import pipeline
+from jax_cocktail.schedule.products.pack_factors import Packing
+from jax_cocktail.utask.arrays import numpy_dtype
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.interpreter.common import numpy_dtype
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import UProgram
-from tests.cpu.runner import EAGER, compile_program
+from tests.cpu.runner import EAGER, PACKS, compile_program
 from tests.null.programs import arguments
 from tests.null.wavefronts import ALWAYS, RandomChain, stacked_lstm
+from tests.oracle.interpreter.run import run
 
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
     """Small programs are pipelined and placed as large ones are."""
     monkeypatch.setattr(compiler, "place", partial(place, limits=EAGER))
+    monkeypatch.setattr(Packing, "of", lambda _: PACKS)
     monkeypatch.setattr(compiler, "pipeline", partial(pipeline, limits=ALWAYS))
 
 

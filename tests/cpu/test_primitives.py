@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from jax_cocktail.compiler import transform
-from jax_cocktail.lowering import adapter
+from jax_cocktail.lowering.edge import adapter
 from jax_cocktail.primitives import translate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, walk
 from tests.buckets import buckets, check_bucket, chosen, looped, operands_of

@@ -7,10 +7,10 @@ import pytest
 
 from jax_cocktail.compiler import passes, transform
 from jax_cocktail.utask.candidate import SINGLE
-from jax_cocktail.utask.interpreter.run import run
 from tests.cpu.runner import run_compiled
 from tests.golden.programs import PROGRAMS
 from tests.null.programs import arguments, branch, build, counted, elementwise, random_program
+from tests.oracle.interpreter.run import run
 
 
 def agree(ours, expected):

@@ -1,7 +1,8 @@
 """Static checks: the benchmark's programs at full size, compiled for AMD's cards, which are not here.
 
 Every test holds one program to what its card can launch, to no private memory in loops, and to what is
-recorded for this release of clang. What compiles long is left to ``python -m tests.cpu.rocm_static_checks``.
+recorded for this release of clang. A usual run takes three programs a card, a long one those of CASES; what
+compiles very long is left to ``python -m tests.cpu.rocm_static_checks``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from tests.cpu.static_checks import planned
 
 # Where an architecture makes a difference: matrix instructions, waves, copies, exchange between blocks.
 ELSEWHERE = ("nasrnn/1", "attention/1", "rae/1", "vmapped_while")
-SHORT_MODELS = ("nasrnn/1", "attention/1", "seq2seq/1", "blockdrop/1", "rae/1")
 FRAMES = {
     "lstm/1": 16,
     "blockdrop/1": 16,
@@ -31,6 +31,7 @@ FRAMES = {
 CRASH = pytest.mark.xfail(
     raises=BuildError, reason="clang 15 crashes in its pass InstCombine, at -O1 as well"
 )
+USUAL = ("nasrnn/1", "attention/1", "rae/1")
 LONG = ("skipnet/1", "rae_recursive/1", "lstm/1", "lstm/64", "seq2seq/64", "lstm_gradient", "gru_gradient")
 CASES = [
     *(("gfx942", row) for row in ROWS if row not in LONG),
@@ -38,7 +39,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("arch", "row"), CASES)
+@pytest.mark.parametrize(
+    ("arch", "row"),
+    [pytest.param(*case, marks=[] if case[1] in USUAL else [pytest.mark.long]) for case in CASES],
+)
 def test_program(arch, row):
     numbers, said = checks.check(row, arch, zig())
     assert said == [], f"if meant: python -m tests.cpu.rocm_static_checks {arch} {row} --update"
@@ -51,8 +55,12 @@ def test_program(arch, row):
 @pytest.mark.parametrize(
     ("arch", "row"),
     [
-        *((arch, row) for arch in ("gfx908", "gfx90a") for row in SHORT_MODELS),
-        *((arch, row) for arch in ("gfx908", "gfx90a") for row in ("lstm/1", "vmapped_while")),
+        *((arch, row) for arch in ("gfx908", "gfx90a") for row in USUAL),
+        *(
+            pytest.param(arch, row, marks=pytest.mark.long)
+            for arch in ("gfx908", "gfx90a")
+            for row in ("seq2seq/1", "blockdrop/1", "lstm/1", "vmapped_while")
+        ),
         pytest.param("gfx908", "skipnet/1", marks=pytest.mark.long),
         pytest.param("gfx90a", "skipnet/1", marks=[pytest.mark.long, CRASH]),
     ],

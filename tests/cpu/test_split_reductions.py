@@ -11,7 +11,7 @@ import pytest
 
 import jax_cocktail
 from jax_cocktail.compiler import emit
-from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.utask.candidate import Candidate
 from tests.cpu.emulated import Emulation
 
@@ -53,6 +53,7 @@ def ours(function, units=1):
     return jax_cocktail.jit(function, options={"force": "cocktail", "units": units, "strict": True})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size", [ROWS, 1031])  # 1031 is a prime
 @pytest.mark.parametrize("body", BODIES)
 def test_the_bits_are_the_same_for_any_number_of_units(body, size):
@@ -67,6 +68,7 @@ def test_the_bits_are_the_same_for_any_number_of_units(body, size):
     assert np.abs(results[0] - exact).max() <= max(2 * stock, 1e-6)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("body", BODIES)
 def test_what_is_no_number_goes_where_stock_lets_it_go(body, value):
@@ -92,6 +94,7 @@ REDUCTIONS = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("axis", [None, 0], ids=["all", "columns"])
 @pytest.mark.parametrize("dtype", REDUCTIONS)
 def test_types(dtype, axis):

@@ -58,6 +58,7 @@ def numbers(dtype):
     return [jnp.asarray(x if np.issubdtype(np.dtype(dtype), np.integer) else x - 25.5, dtype) for x in few]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("units", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_first_extreme(dtype, units):

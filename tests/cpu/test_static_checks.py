@@ -1,8 +1,8 @@
 """Static checks: the benchmark's programs at full size, compiled for cards that are not here.
 
 Every test holds one program to what its card can launch, and to what is recorded for this release of nvcc.
-What compiles long is done for one card; ``python -m tests.cpu.static_checks`` takes all programs on all
-cards.
+A usual run takes three programs a card, and a long one those of CASES; ``python -m tests.cpu.static_checks``
+takes all programs on all cards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.device.nvidia import A100, H200
-from jax_cocktail.models import MODELS
+from jax_cocktail_tools.models import MODELS
 from tests.cpu import static_checks
 from tests.cpu.cuda_compilers import nvcc, nvrtc
 
@@ -22,13 +22,20 @@ from tests.cpu.cuda_compilers import nvcc, nvrtc
 SLOW = ("skipnet/1", "lstm/64", "blockdrop/64", "blockdrop/1", "lstm/1")
 # Where an architecture makes a difference: products on tensor cores, copies ahead, exchange between blocks.
 ELSEWHERE = ("nasrnn/1", "nasrnn/64", "attention/1", "seq2seq/1", "rae/1", "vmapped_while")
+USUAL = ("nasrnn/1", "attention/1", "rae/1")
 CASES = [
     *(("sm_90", row) for row in ROWS if not row.endswith("_gradient")),
     *((arch, row) for arch in ("sm_80", "sm_100") for row in ELSEWHERE),
 ]
 
 
-@pytest.mark.parametrize(("arch", "row"), sorted(CASES, key=lambda case: [*SLOW, case[1]].index(case[1])))
+def marked(case):
+    return pytest.param(*case, marks=[] if case[1] in USUAL else [pytest.mark.long])
+
+
+@pytest.mark.parametrize(
+    ("arch", "row"), [*map(marked, sorted(CASES, key=lambda case: [*SLOW, case[1]].index(case[1])))]
+)
 def test_program(arch, row):
     toolchain, spec = nvcc(), static_checks.CARDS[arch]
     programs = static_checks.planned(row, arch).programs
@@ -44,7 +51,8 @@ def test_program(arch, row):
         assert differ == [], f"if meant: python -m tests.cpu.static_checks {arch} {row} --update"
 
 
-@pytest.mark.parametrize("row", ["nasrnn/1", "rae/1", "attention/1"])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("row", USUAL)
 def test_nvrtc_agrees(row):
     """The compiler that every jax[cuda13] brings compiles the same text within the same limits."""
     (emitted,) = static_checks.planned(row, "sm_90").programs

@@ -16,7 +16,6 @@ from jax_cocktail.compiler import emit
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.timeline.trace import Trace
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.interpreter.run import run
 from tests.cpu.cuda_text import NO_NVCC, NVCC, nvcc_facts
 from tests.cpu.emulated import SPEC, THREADS
 from tests.cpu.emulation import emulator
@@ -28,6 +27,7 @@ from tests.cpu.traced import memory_of_results, on_blocks, on_threads, timeline_
 from tests.golden.programs import DIVIDED
 from tests.null.programs import arguments
 from tests.null.wavefronts import stacked_lstm
+from tests.oracle.interpreter.run import run
 
 LEVELS = (CROSSINGS, STAGES, EVERYTHING)
 OUTLINED = [("ck_resident", True), ("ck_portable", True)]  # the first one has a loop for each role

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks.traffic.count import count
+from jax_cocktail.codegen.traffic import Traffic, traffic
 from jax_cocktail.compiler import emit
-from jax_cocktail.cost.traffic import Traffic, traffic
-from jax_cocktail.lowering.capture import capture
+from jax_cocktail.lowering.edge.capture import capture
 from jax_cocktail.primitives import translate
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 

@@ -32,14 +32,19 @@ def apart(found, factor=FACTOR):
     }
 
 
-@pytest.mark.parametrize("units", UNITS)
+EACH_UNITS = pytest.mark.parametrize(
+    "units", [UNITS[0], *(pytest.param(n, marks=pytest.mark.long) for n in UNITS[1:])]
+)
+
+
+@EACH_UNITS
 @pytest.mark.parametrize("name", CASES)
 def test_prediction_and_count_agree(name, units):
     found = row(CASES[name], units)
     assert apart(found) == {}
 
 
-@pytest.mark.parametrize("units", UNITS)
+@EACH_UNITS
 @pytest.mark.parametrize("name", CASES)
 def test_programs_move_what_they_moved(name, units):
     """If a change is meant: python -m benchmarks.traffic --update."""

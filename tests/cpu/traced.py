@@ -13,7 +13,7 @@ from jax_cocktail.build import host as build_host
 from jax_cocktail.compiler import Emitted, build
 from jax_cocktail.timeline.rings import begin_of, read
 from jax_cocktail.timeline.values import Timeline
-from jax_cocktail.utask.interpreter.common import numpy_dtype
+from jax_cocktail.utask.arrays import numpy_dtype
 from tests.cpu.emulation import emulator
 
 

@@ -16,29 +16,30 @@ from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import Emitted, emit
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.device.tuning import PROGRAM, BatchTuning
+from jax_cocktail.device.tuning import PROGRAM, BatchTuning, LoopTuning
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.loops import concat_gates
 from jax_cocktail.schedule.loops.distribution import distribute as loops
 from jax_cocktail.schedule.loops.wavefront import pipeline as wavefronts
-from jax_cocktail.schedule.memory import result_copies, sharing
-from jax_cocktail.schedule.vmap.recover import recover_elements
+from jax_cocktail.schedule.memory import copies, sharing
+from jax_cocktail.schedule.products.pack_factors import Packing
+from jax_cocktail.schedule.vmap.recover import recover
 from jax_cocktail.utask.candidate import SINGLE, Candidate
-from jax_cocktail.utask.interpreter.run import run as interpret
 from jax_cocktail.utask.ir import UProgram, operators_in
 from tests.generator.draw import FLOATS, Draw
 from tests.null.grids import EagerGrids
+from tests.oracle.interpreter.run import run as interpret
 from tests.oracle.mesh_interpreter import run_mesh, simulate
 from tests.oracle.threads import watching
 
 # Work of any size is divided, and loops of any length: the programs are small.
-_SMALL = Limits(flops=4, bytes=8, least_part=1, light=2, pack_trips=2, lanes=1)
+_SMALL = Limits(flops=4, bytes=8, least_part=1, light=2, lanes=1)
 _LIMITS = (_SMALL, EagerGrids(), EagerGrids(last=True))
 _BATCH = BatchTuning(slots=3, rows=2, rounds=2, element_bytes=64, branch_flops=8.0, parallel_flops=1.0)
 _LOOPS = (
-    loops.Limits(flops=0, trips=2, kept_bytes=1 << 20, chunk=2),
-    loops.Limits(flops=0, trips=2, kept_bytes=64, chunk=4),
+    LoopTuning(flops=0, trips=2, strip_bytes=1 << 20, chunk=2),
+    LoopTuning(flops=0, trips=2, strip_bytes=64, chunk=4),
 )
 H200_MACHINE = machine_of(H200)
 
@@ -65,7 +66,7 @@ class Variant:
     machine: Machine = HOST
     candidate: Candidate = SINGLE
     limits: Limits | None = None
-    loops: loops.Limits | None = None
+    loops: LoopTuning | None = None
     batch: BatchTuning | None = None
     shares: bool = False
 
@@ -81,11 +82,12 @@ class Variant:
             changes |= {"place": partial(place, limits=self.limits), "limits_for": lambda *_: self.limits}
         if self.loops is not None:
             changes["distribute"] = partial(loops.distribute, limits=self.loops)
-            waves = wavefronts.Limits(flops=self.loops.flops, trips=self.loops.trips)
-            changes["pipeline"] = partial(wavefronts.pipeline, limits=waves)
+            changes["pipeline"] = partial(wavefronts.pipeline, limits=self.loops)
         if self.batch is not None:
-            changes["recover_elements"] = partial(recover_elements, limits=self.batch)
-        with mock.patch.dict(vars(compiler), changes), self._crowded():
+            changes["recover"] = partial(recover, limits=self.batch)
+        of, reads = Packing.of, Packing.reads if self.limits is None else 2
+        packs = mock.patch.object(Packing, "of", lambda machine: replace(of(machine), reads=reads))
+        with mock.patch.dict(vars(compiler), changes), packs, self._crowded():
             yield
 
     @contextmanager
@@ -95,7 +97,7 @@ class Variant:
             return
         tuning = replace(PROGRAM, replicated_bytes=0, updated_bytes=0)
         with ExitStack() as stack:
-            for module in (sharing, result_copies, concat_gates, sys.modules[place.__module__]):
+            for module in (sharing, copies, concat_gates, sys.modules[place.__module__]):
                 stack.enter_context(mock.patch.object(module, "PROGRAM", tuning))
             stack.enter_context(mock.patch.object(sharing.Sharing.__init__, "__defaults__", (0,)))
             yield

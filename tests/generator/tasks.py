@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from jax_cocktail.lowering import adapter
+from jax_cocktail.lowering.edge import adapter
 from jax_cocktail.primitives import translate
 from tests.generator.draw import Draw
 from tests.generator.passes import Task

@@ -37,7 +37,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     for (i32 v14 = 0; v14 < 5; ++v14) {
       ck_block_barrier();
       {
-        ck_dot_fixed<f32, f32, f32, 16, 256, 256, 256, 1, 256, 1, 256, 1>(1, o16384_f32, 0, p1, 0, o0_f32, 0);
+        ck_dot_fixed<f32, f32, f32, 16, 256, 256, 256, 1, 256, 1, 256, 1, CkDotTiles<CK_DOT_FMA, 16, 64, 32, 4, 2, 1, 3>>(1, o16384_f32, 0, p1, 0, o0_f32, 0);
       }
       ck_block_barrier();
       {

@@ -32,11 +32,11 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   f32* const w1310720_f32 = (f32*)(workspace + 1310720);
   f32* const w1327104_f32 = (f32*)(workspace + 1327104);
   i64 v109;
-  i64 v123;
-  i64 v154;
-  i64 v165;
+  i64 v142;
+  i64 v150;
+  i64 v185;
   i64 v56;
-  i64 v63;
+  i64 v98;
   if (unit->index == 0) {
     {
       #pragma unroll 8
@@ -63,20 +63,20 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     {
       const i32 n2 = ck_clamp_index(v56, 12);
       for (i32 i0 = 0; i0 < 4; ++i0) {
-        ck_dot_fixed<f32, f32, f32, 4, 1024, 256, 256, 1, 1024, 1, 1024, 1>(1, d58 + 4096 * i0, 0, p1, 0, (w1048576_f32 + 1024 * n2) + 16384 * i0, 0);
+        ck_dot_fixed<f32, f32, f32, 4, 1024, 256, 256, 1, 1024, 1, 1024, 1, CkDotColumns<4, 4, 32, 1>>(1, d58 + 4096 * i0, 0, p1, 0, (w1048576_f32 + 1024 * n2) + 16384 * i0, 0);
         ck_block_barrier();
       }
     }
   }
-  for (i32 v61 = unit->index; v61 < 4; v61 += unit->count) {
+  for (i32 v182 = unit->index; v182 < 4; v182 += unit->count) {
     {
-      const i64 t3 = i64(v61) * i64(64LL);
-      v63 = t3;
+      const i64 t3 = i64(v182) * i64(64LL);
+      v185 = t3;
     }
-    const f32* const d65 = p2 + ck_clamp_index(v63, 192) * 1;
+    const f32* const d186 = p2 + ck_clamp_index(v185, 192) * 1;
     ck_block_barrier();
     {
-      const i32 n4 = ck_clamp_index(i64(v61), 3);
+      const i32 n4 = ck_clamp_index(i64(v182), 3);
       {
         i32 at = ck_lane();
         for (; at < 64640; at += 1024) {
@@ -86,7 +86,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
             const i32 l = at + 128 * j;
             const i32 i2 = l % 64;
             const i32 i1 = l / 64;
-            const f32 t6 = d65[256 * i1 + i2];
+            const f32 t6 = d186[256 * i1 + i2];
             h5[j] = t6;
           }
           #pragma unroll
@@ -106,31 +106,31 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       ck_copy(w1327104_f32, r1, 16384);
     }
   }
-  for (i32 v107 = 0; v107 < 2; ++v107) {
+  for (i32 v96 = 0; v96 < 2; ++v96) {
     ck_arrive(unit);
     {
-      const i64 t7 = i64(v107) * i64(2LL);
-      v109 = t7;
+      const i64 t7 = i64(v96) * i64(2LL);
+      v98 = t7;
     }
     ck_wait(unit);
-    for (i32 v115 = unit->index; v115 < 4; v115 += unit->count) {
-      const f32* const d120 = w0_f32 + ck_clamp_index(i64(v115), 3) * 65536;
+    for (i32 v104 = unit->index; v104 < 4; v104 += unit->count) {
+      const f32* const d194 = w0_f32 + ck_clamp_index(i64(v104), 3) * 65536;
       {
-        const i64 t8 = i64(v115) * i64(64LL);
-        v123 = t8;
+        const i64 t8 = i64(v104) * i64(64LL);
+        v109 = t8;
       }
-      const f32* const d124 = w1048576_f32 + ck_clamp_index(v109, 3) * 16384 + ck_clamp_index(v123, 192) * 1;
-      const f32* const d126 = w1327104_f32 + ck_clamp_index(v123, 192) * 1;
+      const f32* const d112 = w1048576_f32 + ck_clamp_index(v98, 3) * 16384 + ck_clamp_index(v109, 192) * 1;
+      const f32* const d114 = w1327104_f32 + ck_clamp_index(v109, 192) * 1;
       ck_block_barrier();
       {
-        ck_dot_fixed<f32, f32, f32, 16, 256, 256, 256, 1, 256, 1, 256, 1>(1, r1, 0, d120, 0, o0_f32, 0);
+        ck_dot_fixed<f32, f32, f32, 16, 256, 256, 256, 1, 256, 1, 256, 1, CkDotTiles<CK_DOT_FMA, 16, 64, 32, 4, 2, 1, 3>>(1, r1, 0, d194, 0, o0_f32, 0);
       }
       ck_block_barrier();
       {
-        const i32 n9 = ck_clamp_index(v109, 3);
-        const i32 n10 = ck_clamp_index(v123, 192);
-        const i32 n11 = ck_clamp_index(v123, 192);
-        const i32 n12 = ck_clamp_index(v123, 192);
+        const i32 n9 = ck_clamp_index(v98, 3);
+        const i32 n10 = ck_clamp_index(v109, 192);
+        const i32 n11 = ck_clamp_index(v109, 192);
+        const i32 n12 = ck_clamp_index(v109, 192);
         {
           i32 at = ck_lane();
           for (; at < 896; at += 256) {
@@ -143,21 +143,21 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
               const i32 l = at + 128 * j;
               const i32 i1 = l % 64;
               const i32 i0 = l / 64;
-              const f32 t17 = d124[1024 * i0 + i1 + 768];
+              const f32 t17 = d112[1024 * i0 + i1 + 768];
               const f32 t18 = o0_f32[256 * i0 + i1 + 192];
               const f32 t19 = t17 + t18;
               const f32 t20 = ck_logistic(t19);
-              const f32 t21 = d124[1024 * i0 + i1 + 256];
+              const f32 t21 = d112[1024 * i0 + i1 + 256];
               const f32 t22 = o0_f32[256 * i0 + i1 + 64];
               const f32 t23 = t21 + t22;
               const f32 t24 = ck_logistic(t23);
-              const f32 t25 = d126[256 * i0 + i1];
+              const f32 t25 = d114[256 * i0 + i1];
               const f32 t26 = t24 * t25;
-              const f32 t27 = d124[1024 * i0 + i1];
+              const f32 t27 = d112[1024 * i0 + i1];
               const f32 t28 = o0_f32[256 * i0 + i1];
               const f32 t29 = t27 + t28;
               const f32 t30 = ck_logistic(t29);
-              const f32 t31 = d124[1024 * i0 + i1 + 512];
+              const f32 t31 = d112[1024 * i0 + i1 + 512];
               const f32 t32 = o0_f32[256 * i0 + i1 + 128];
               const f32 t33 = t31 + t32;
               const f32 t34 = ck_tanh(t33);
@@ -186,28 +186,28 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     }
     ck_arrive(unit);
     {
-      const i64 t39 = v109 + i64(1LL);
-      v154 = t39;
+      const i64 t39 = v98 + i64(1LL);
+      v142 = t39;
     }
     ck_wait(unit);
-    for (i32 v157 = unit->index; v157 < 4; v157 += unit->count) {
-      const f32* const d162 = w0_f32 + ck_clamp_index(i64(v157), 3) * 65536;
+    for (i32 v145 = unit->index; v145 < 4; v145 += unit->count) {
+      const f32* const d197 = w0_f32 + ck_clamp_index(i64(v145), 3) * 65536;
       {
-        const i64 t40 = i64(v157) * i64(64LL);
-        v165 = t40;
+        const i64 t40 = i64(v145) * i64(64LL);
+        v150 = t40;
       }
-      const f32* const d166 = w1048576_f32 + ck_clamp_index(v154, 3) * 16384 + ck_clamp_index(v165, 192) * 1;
-      const f32* const d168 = w1327104_f32 + ck_clamp_index(v165, 192) * 1;
+      const f32* const d153 = w1048576_f32 + ck_clamp_index(v142, 3) * 16384 + ck_clamp_index(v150, 192) * 1;
+      const f32* const d155 = w1327104_f32 + ck_clamp_index(v150, 192) * 1;
       ck_block_barrier();
       {
-        ck_dot_fixed<f32, f32, f32, 16, 256, 256, 256, 1, 256, 1, 256, 1>(1, w1310720_f32, 0, d162, 0, o0_f32, 0);
+        ck_dot_fixed<f32, f32, f32, 16, 256, 256, 256, 1, 256, 1, 256, 1, CkDotTiles<CK_DOT_FMA, 16, 64, 32, 4, 2, 1, 3>>(1, w1310720_f32, 0, d197, 0, o0_f32, 0);
       }
       ck_block_barrier();
       {
-        const i32 n41 = ck_clamp_index(v154, 3);
-        const i32 n42 = ck_clamp_index(v165, 192);
-        const i32 n43 = ck_clamp_index(v165, 192);
-        const i32 n44 = ck_clamp_index(v165, 192);
+        const i32 n41 = ck_clamp_index(v142, 3);
+        const i32 n42 = ck_clamp_index(v150, 192);
+        const i32 n43 = ck_clamp_index(v150, 192);
+        const i32 n44 = ck_clamp_index(v150, 192);
         {
           i32 at = ck_lane();
           for (; at < 896; at += 256) {
@@ -220,21 +220,21 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
               const i32 l = at + 128 * j;
               const i32 i1 = l % 64;
               const i32 i0 = l / 64;
-              const f32 t49 = d166[1024 * i0 + i1 + 768];
+              const f32 t49 = d153[1024 * i0 + i1 + 768];
               const f32 t50 = o0_f32[256 * i0 + i1 + 192];
               const f32 t51 = t49 + t50;
               const f32 t52 = ck_logistic(t51);
-              const f32 t53 = d166[1024 * i0 + i1 + 256];
+              const f32 t53 = d153[1024 * i0 + i1 + 256];
               const f32 t54 = o0_f32[256 * i0 + i1 + 64];
               const f32 t55 = t53 + t54;
               const f32 t56 = ck_logistic(t55);
-              const f32 t57 = d168[256 * i0 + i1];
+              const f32 t57 = d155[256 * i0 + i1];
               const f32 t58 = t56 * t57;
-              const f32 t59 = d166[1024 * i0 + i1];
+              const f32 t59 = d153[1024 * i0 + i1];
               const f32 t60 = o0_f32[256 * i0 + i1];
               const f32 t61 = t59 + t60;
               const f32 t62 = ck_logistic(t61);
-              const f32 t63 = d166[1024 * i0 + i1 + 512];
+              const f32 t63 = d153[1024 * i0 + i1 + 512];
               const f32 t64 = o0_f32[256 * i0 + i1 + 128];
               const f32 t65 = t63 + t64;
               const f32 t66 = ck_tanh(t65);

@@ -11,7 +11,7 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.placement.limits import Limits
-from jax_cocktail.schedule.sync.block_barriers import insert_block_barriers
+from jax_cocktail.schedule.sync.block_barriers import block_barriers
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UOperator, walk
 from tests.golden.programs import PROGRAMS
@@ -20,14 +20,14 @@ from tests.oracle.threads import unordered
 
 SPEC = replace(H200, shared_bytes=96 << 10)
 
-EAGER = Limits(flops=4, bytes=8, least_part=1, light=2, pack_trips=2, lanes=1)  # divides work of any size
+EAGER = Limits(flops=4, bytes=8, least_part=1, light=2, lanes=1)  # divides work of any size
 
 
 def planned(program, units=1):
     return emit(program, machine_of(SPEC, 64), candidate=Candidate(units))
 
 
-def block_barriers(region):
+def barriers_in(region):
     return sum(isinstance(s, UOperator) and s.kind == "block_barrier" for s in walk(region))
 
 
@@ -83,9 +83,9 @@ def test_no_meet_is_in_vain(name):
     program = PROGRAMS[name]()
     emitted, needless = planned(program), []
     entry = emitted.program.entry
-    for number in range(block_barriers(entry)):
+    for number in range(barriers_in(entry)):
         less = without_block_barrier(entry, number)
-        assert block_barriers(less) == block_barriers(entry) - 1
+        assert barriers_in(less) == barriers_in(entry) - 1
         if not any(faults(emitted, arguments(program, seed), less) for seed in range(2)):
             needless.append(number)
     assert needless == NOT_NEEDED.get(name, [])
@@ -95,9 +95,9 @@ def test_scalars_need_no_meet():
     def body(b, x):
         return counted(b, 9, (x,), lambda i, x: (elementwise(b, "tanh", x),))
 
-    assert block_barriers(planned(build(["float32[]"], body)).program.entry) == 0
+    assert barriers_in(planned(build(["float32[]"], body)).program.entry) == 0
 
 
 def test_meets_are_inserted_once():
     emitted = planned(PROGRAMS["softmax"]())
-    assert insert_block_barriers(emitted.program, emitted.plan) is emitted.program
+    assert block_barriers(emitted.program, emitted.plan) is emitted.program

@@ -47,15 +47,15 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   f32* const w3166208_f32 = (f32*)(workspace + 3166208);
   f32* const w3167232_f32 = (f32*)(ck_part<RESIDENT>(unit, workspace + 3167232, 512, 512, 2));
   i64 v116;
-  i64 v123;
-  i64 v138;
-  i64 v143;
-  i64 v175;
-  i64 v185;
-  i64 v200;
-  i64 v225;
-  i64 v254;
-  i64 v274;
+  i64 v128;
+  i64 v133;
+  i64 v169;
+  i64 v177;
+  i64 v221;
+  i64 v241;
+  i64 v250;
+  i64 v264;
+  i64 v278;
   i64 v77;
   bool v78;
   i32 v79;
@@ -73,116 +73,20 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     {
       const i32 n2 = ck_clamp_index(v116, 192);
       for (i32 i0 = 0; i0 < 4; ++i0) {
-        ck_dot_fixed<f32, f32, f32, 4, 64, 256, 256, 1, 1024, 1, 1024, 1>(1, p0, 0, d118 + 256 * i0, 0, (w3145728_f32 + n2) + 256 * i0, 0);
+        ck_dot_fixed<f32, f32, f32, 4, 64, 256, 256, 1, 1024, 1, 1024, 1, CkDotColumns<4, 4, 16, 4>>(1, p0, 0, d118 + 256 * i0, 0, (w3145728_f32 + n2) + 256 * i0, 0);
         ck_block_barrier();
       }
     }
   }
-  for (i32 v121 = unit->index; v121 < 2; v121 += unit->count) {
-    {
-      const i64 t3 = i64(v121) * i64(128LL);
-      v123 = t3;
-    }
-    const f32* const d125 = p2 + ck_clamp_index(v123, 128) * 1;
-    ck_block_barrier();
-    {
-      const i32 n4 = ck_clamp_index(i64(v121), 1);
-      {
-        i32 at = ck_lane();
-        for (; at < 130176; at += 1024) {
-          f32 h5[8];
-          #pragma unroll
-          for (i32 j = 0; j < 8; ++j) {
-            const i32 l = at + 128 * j;
-            const i32 i2 = l % 128;
-            const i32 i1 = l / 128;
-            const f32 t6 = d125[256 * i1 + i2];
-            h5[j] = t6;
-          }
-          #pragma unroll
-          for (i32 j = 0; j < 8; ++j) {
-            const i32 l = at + 128 * j;
-            const i32 i2 = l % 128;
-            const i32 i1 = l / 128;
-            w0_f32[131072 * n4 + 128 * i1 + i2] = h5[j];
-          }
-        }
-      }
-    }
-  }
-  for (i32 v173 = ck_first_part(unit, 2); v173 < 2; v173 += unit->count) {
-    {
-      const i64 t7 = i64(v173) * i64(128LL);
-      v175 = t7;
-    }
-    const f32* const d177 = p3 + ck_clamp_index(v175, 128) * 1;
-    ck_block_barrier();
-    {
-      const i32 n8 = ck_clamp_index(i64(v173), 1);
-      {
-        i32 at = ck_lane();
-        for (; at < 130176; at += 1024) {
-          f32 h9[8];
-          #pragma unroll
-          for (i32 j = 0; j < 8; ++j) {
-            const i32 l = at + 128 * j;
-            const i32 i2 = l % 128;
-            const i32 i1 = l / 128;
-            const f32 t10 = d177[256 * i1 + i2];
-            h9[j] = t10;
-          }
-          #pragma unroll
-          for (i32 j = 0; j < 8; ++j) {
-            const i32 l = at + 128 * j;
-            const i32 i2 = l % 128;
-            const i32 i1 = l / 128;
-            w1048576_f32[131072 * n8 + 128 * i1 + i2] = h9[j];
-          }
-        }
-      }
-    }
-  }
-  for (i32 v183 = ck_first_part(unit, 2); v183 < 2; v183 += unit->count) {
-    {
-      const i64 t11 = i64(v183) * i64(128LL);
-      v185 = t11;
-    }
-    const f32* const d187 = p4 + ck_clamp_index(v185, 128) * 1;
-    ck_block_barrier();
-    {
-      const i32 n12 = ck_clamp_index(i64(v183), 1);
-      {
-        i32 at = ck_lane();
-        for (; at < 130176; at += 1024) {
-          f32 h13[8];
-          #pragma unroll
-          for (i32 j = 0; j < 8; ++j) {
-            const i32 l = at + 128 * j;
-            const i32 i2 = l % 128;
-            const i32 i1 = l / 128;
-            const f32 t14 = d187[256 * i1 + i2];
-            h13[j] = t14;
-          }
-          #pragma unroll
-          for (i32 j = 0; j < 8; ++j) {
-            const i32 l = at + 128 * j;
-            const i32 i2 = l % 128;
-            const i32 i1 = l / 128;
-            w2097152_f32[131072 * n12 + 128 * i1 + i2] = h13[j];
-          }
-        }
-      }
-    }
-  }
-  for (i32 v244 = unit->index; v244 < 2; v244 += unit->count) {
+  for (i32 v211 = unit->index; v211 < 2; v211 += unit->count) {
     {
       for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
         o0_f32[i0] = 0.0f;
       }
     }
     {
-      const i64 t15 = i64(v244) * i64(128LL);
-      v254 = t15;
+      const i64 t3 = i64(v211) * i64(128LL);
+      v221 = t3;
     }
     ck_block_barrier();
     {
@@ -190,16 +94,16 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     }
     ck_block_barrier();
     {
-      const i32 n16 = ck_clamp_index(v254, 128);
-      const i32 n17 = ck_clamp_index(v254, 128);
+      const i32 n4 = ck_clamp_index(v221, 128);
+      const i32 n5 = ck_clamp_index(v221, 128);
       for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-        const f32 t18 = o512_f32[i0];
-        w3164160_f32[n16 + i0] = t18;
-        w3165184_f32[n17 + i0] = t18;
+        const f32 t6 = o512_f32[i0];
+        w3164160_f32[n4 + i0] = t6;
+        w3165184_f32[n5 + i0] = t6;
       }
     }
   }
-  for (i32 v260 = ck_first_part(unit, 2); v260 < 2; v260 += unit->count) {
+  for (i32 v227 = ck_first_part(unit, 2); v227 < 2; v227 += unit->count) {
     ck_block_barrier();
     {
       for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
@@ -212,8 +116,8 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
     }
     {
-      const i64 t19 = i64(v260) * i64(128LL);
-      v274 = t19;
+      const i64 t7 = i64(v227) * i64(128LL);
+      v241 = t7;
     }
     ck_block_barrier();
     {
@@ -224,41 +128,137 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       ck_copy(o2048_f32, o0_f32, 2048);
     }
     {
-      const i32 n20 = ck_clamp_index(v274, 128);
-      const i32 n21 = ck_clamp_index(v274, 128);
+      const i32 n8 = ck_clamp_index(v241, 128);
+      const i32 n9 = ck_clamp_index(v241, 128);
       for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-        const f32 t22 = o4096_f32[i0];
-        w3166208_f32[n20 + i0] = t22;
-        w3167232_f32[n21 + i0] = t22;
+        const f32 t10 = o4096_f32[i0];
+        w3166208_f32[n8 + i0] = t10;
+        w3167232_f32[n9 + i0] = t10;
       }
     }
     ck_block_barrier();
     {
-      const i32 n23 = ck_clamp_index(v274, 128);
+      const i32 n11 = ck_clamp_index(v241, 128);
       {
         i32 at = ck_lane();
         for (; at < 128; at += 512) {
-          f32 h24[4];
+          f32 h12[4];
           #pragma unroll
           for (i32 j = 0; j < 4; ++j) {
             const i32 l = at + 128 * j;
             const i32 i1 = l % 128;
             const i32 i0 = l / 128;
-            const f32 t25 = o2048_f32[128 * i0 + i1];
-            h24[j] = t25;
+            const f32 t13 = o2048_f32[128 * i0 + i1];
+            h12[j] = t13;
           }
           #pragma unroll
           for (i32 j = 0; j < 4; ++j) {
             const i32 l = at + 128 * j;
             const i32 i1 = l % 128;
             const i32 i0 = l / 128;
-            r0[n23 + 256 * i0 + i1] = h24[j];
+            r0[n11 + 256 * i0 + i1] = h12[j];
           }
         }
       }
     }
   }
   ck_arrive(unit);
+  for (i32 v247 = unit->index; v247 < 2; v247 += unit->count) {
+    {
+      const i64 t14 = i64(v247) * i64(128LL);
+      v250 = t14;
+    }
+    const f32* const d251 = p2 + ck_clamp_index(v250, 128) * 1;
+    ck_block_barrier();
+    {
+      const i32 n15 = ck_clamp_index(i64(v247), 1);
+      {
+        i32 at = ck_lane();
+        for (; at < 130176; at += 1024) {
+          f32 h16[8];
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 128;
+            const i32 i1 = l / 128;
+            const f32 t17 = d251[256 * i1 + i2];
+            h16[j] = t17;
+          }
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 128;
+            const i32 i1 = l / 128;
+            w0_f32[131072 * n15 + 128 * i1 + i2] = h16[j];
+          }
+        }
+      }
+    }
+  }
+  for (i32 v261 = ck_first_part(unit, 2); v261 < 2; v261 += unit->count) {
+    {
+      const i64 t18 = i64(v261) * i64(128LL);
+      v264 = t18;
+    }
+    const f32* const d265 = p3 + ck_clamp_index(v264, 128) * 1;
+    ck_block_barrier();
+    {
+      const i32 n19 = ck_clamp_index(i64(v261), 1);
+      {
+        i32 at = ck_lane();
+        for (; at < 130176; at += 1024) {
+          f32 h20[8];
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 128;
+            const i32 i1 = l / 128;
+            const f32 t21 = d265[256 * i1 + i2];
+            h20[j] = t21;
+          }
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 128;
+            const i32 i1 = l / 128;
+            w1048576_f32[131072 * n19 + 128 * i1 + i2] = h20[j];
+          }
+        }
+      }
+    }
+  }
+  for (i32 v275 = ck_first_part(unit, 2); v275 < 2; v275 += unit->count) {
+    {
+      const i64 t22 = i64(v275) * i64(128LL);
+      v278 = t22;
+    }
+    const f32* const d279 = p4 + ck_clamp_index(v278, 128) * 1;
+    ck_block_barrier();
+    {
+      const i32 n23 = ck_clamp_index(i64(v275), 1);
+      {
+        i32 at = ck_lane();
+        for (; at < 130176; at += 1024) {
+          f32 h24[8];
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 128;
+            const i32 i1 = l / 128;
+            const f32 t25 = d279[256 * i1 + i2];
+            h24[j] = t25;
+          }
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 128;
+            const i32 i1 = l / 128;
+            w2097152_f32[131072 * n23 + 128 * i1 + i2] = h24[j];
+          }
+        }
+      }
+    }
+  }
   ck_wait(unit);
   {
     ck_copy(o4096_f32, w3164160_f32, 1024);
@@ -275,30 +275,30 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       const i32 t28 = ck_convert<i32>(v78);
       v79 = t28;
     }
-    for (i32 v131 = unit->index; v131 < 2; v131 += unit->count) {
+    for (i32 v121 = unit->index; v121 < 2; v121 += unit->count) {
       if (v79 <= 0) {
         {
-          const i64 t29 = i64(v131) * i64(128LL);
-          v138 = t29;
+          const i64 t29 = i64(v121) * i64(128LL);
+          v128 = t29;
         }
-        const f32* const d140 = o4096_f32 + ck_clamp_index(v138, 128) * 1;
+        const f32* const d130 = o4096_f32 + ck_clamp_index(v128, 128) * 1;
         ck_block_barrier();
         {
-          const i32 n30 = ck_clamp_index(v138, 128);
+          const i32 n30 = ck_clamp_index(v128, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-            const f32 t31 = d140[i0];
+            const f32 t31 = d130[i0];
             w3162112_f32[n30 + i0] = t31;
           }
         }
       }
       else {
+        const f32* const d259 = w0_f32 + ck_clamp_index(i64(v121), 1) * 131072;
         {
-          const i64 t32 = i64(v131) * i64(128LL);
-          v143 = t32;
+          const i64 t32 = i64(v121) * i64(128LL);
+          v133 = t32;
         }
-        const f32* const d147 = w0_f32 + ck_clamp_index(i64(v131), 1) * 131072;
-        const f32* const d160 = w3165184_f32 + ck_clamp_index(v143, 128) * 1;
-        const f32* const d144 = w3145728_f32 + ck_clamp_index(v77, 3) * 1024 + ck_clamp_index(v143, 128) * 1;
+        const f32* const d149 = w3165184_f32 + ck_clamp_index(v133, 128) * 1;
+        const f32* const d134 = w3145728_f32 + ck_clamp_index(v77, 3) * 1024 + ck_clamp_index(v133, 128) * 1;
         ck_block_barrier();
         f32 e57;
         f32 e58;
@@ -307,36 +307,36 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         {
           if constexpr (RESIDENT) {
             for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-              e57 = d144[i0 + 768];
-              e58 = d144[i0 + 256];
-              e59 = d144[i0];
-              e60 = d144[i0 + 512];
+              e57 = d134[i0 + 768];
+              e58 = d134[i0 + 256];
+              e59 = d134[i0];
+              e60 = d134[i0 + 512];
             }
           }
         }
         {
-          ck_dot_fixed<f32, f32, f32, 1, 512, 256, 0, 1, 512, 1, 0, 1>(1, o4096_f32, 0, d147, 0, o0_f32, 0);
+          ck_dot_fixed<f32, f32, f32, 1, 512, 256, 0, 1, 512, 1, 0, 1, CkDotColumns<4, 4, 32, 1>>(1, o4096_f32, 0, d259, 0, o0_f32, 0);
         }
         ck_block_barrier();
         {
-          const i32 n33 = ck_clamp_index(v143, 128);
-          const i32 n34 = ck_clamp_index(v143, 128);
+          const i32 n33 = ck_clamp_index(v133, 128);
+          const i32 n34 = ck_clamp_index(v133, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-            const f32 t35 = (RESIDENT) ? e57 : d144[i0 + 768];
+            const f32 t35 = (RESIDENT) ? e57 : d134[i0 + 768];
             const f32 t36 = o0_f32[i0 + 384];
             const f32 t37 = t35 + t36;
             const f32 t38 = ck_logistic(t37);
-            const f32 t39 = (RESIDENT) ? e58 : d144[i0 + 256];
+            const f32 t39 = (RESIDENT) ? e58 : d134[i0 + 256];
             const f32 t40 = o0_f32[i0 + 128];
             const f32 t41 = t39 + t40;
             const f32 t42 = ck_logistic(t41);
-            const f32 t43 = d160[i0];
+            const f32 t43 = d149[i0];
             const f32 t44 = t42 * t43;
-            const f32 t45 = (RESIDENT) ? e59 : d144[i0];
+            const f32 t45 = (RESIDENT) ? e59 : d134[i0];
             const f32 t46 = o0_f32[i0];
             const f32 t47 = t45 + t46;
             const f32 t48 = ck_logistic(t47);
-            const f32 t49 = (RESIDENT) ? e60 : d144[i0 + 512];
+            const f32 t49 = (RESIDENT) ? e60 : d134[i0 + 512];
             const f32 t50 = o0_f32[i0 + 256];
             const f32 t51 = t49 + t50;
             const f32 t52 = ck_tanh(t51);
@@ -360,47 +360,47 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       const i32 t64 = ck_convert<i32>(v88);
       v89 = t64;
     }
-    for (i32 v193 = ck_first_part(unit, 2); v193 < 2; v193 += unit->count) {
+    for (i32 v162 = ck_first_part(unit, 2); v162 < 2; v162 += unit->count) {
       if (v89 <= 0) {
         {
-          const i64 t65 = i64(v193) * i64(128LL);
-          v200 = t65;
+          const i64 t65 = i64(v162) * i64(128LL);
+          v169 = t65;
         }
-        const f32* const d202 = o5120_f32 + ck_clamp_index(v200, 128) * 1;
+        const f32* const d171 = o5120_f32 + ck_clamp_index(v169, 128) * 1;
         ck_block_barrier();
         {
           const i32 n66 = ck_clamp_index(v87, 3);
-          const i32 n67 = ck_clamp_index(v200, 128);
-          const i32 n68 = ck_clamp_index(v200, 128);
+          const i32 n67 = ck_clamp_index(v169, 128);
+          const i32 n68 = ck_clamp_index(v169, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-            const f32 t69 = d202[i0];
+            const f32 t69 = d171[i0];
             r0[256 * n66 + n67 + i0] = t69;
             w3163136_f32[n68 + i0] = t69;
           }
         }
       }
       else {
-        const f32* const d208 = w1048576_f32 + ck_clamp_index(i64(v193), 1) * 131072;
-        const f32* const d211 = w2097152_f32 + ck_clamp_index(i64(v193), 1) * 131072;
+        const f32* const d273 = w1048576_f32 + ck_clamp_index(i64(v162), 1) * 131072;
+        const f32* const d287 = w2097152_f32 + ck_clamp_index(i64(v162), 1) * 131072;
         {
-          const i64 t70 = i64(v193) * i64(128LL);
-          v225 = t70;
+          const i64 t70 = i64(v162) * i64(128LL);
+          v177 = t70;
         }
-        const f32* const d226 = w3167232_f32 + ck_clamp_index(v225, 128) * 1;
+        const f32* const d193 = w3167232_f32 + ck_clamp_index(v177, 128) * 1;
         ck_block_barrier();
         {
-          ck_dot_fixed<f32, f32, f32, 1, 512, 256, 0, 1, 512, 1, 0, 1>(1, o4096_f32, 0, d208, 0, o0_f32, 0);
+          ck_dot_fixed<f32, f32, f32, 1, 512, 256, 0, 1, 512, 1, 0, 1, CkDotColumns<4, 4, 32, 1>>(1, o4096_f32, 0, d273, 0, o0_f32, 0);
         }
         ck_block_barrier();
         {
-          ck_dot_fixed<f32, f32, f32, 1, 512, 256, 0, 1, 512, 1, 0, 1>(1, o5120_f32, 0, d211, 0, o2048_f32, 0);
+          ck_dot_fixed<f32, f32, f32, 1, 512, 256, 0, 1, 512, 1, 0, 1, CkDotColumns<4, 4, 32, 1>>(1, o5120_f32, 0, d287, 0, o2048_f32, 0);
         }
         ck_block_barrier();
         {
           const i32 n71 = ck_clamp_index(v87, 3);
-          const i32 n72 = ck_clamp_index(v225, 128);
-          const i32 n73 = ck_clamp_index(v225, 128);
-          const i32 n74 = ck_clamp_index(v225, 128);
+          const i32 n72 = ck_clamp_index(v177, 128);
+          const i32 n73 = ck_clamp_index(v177, 128);
+          const i32 n74 = ck_clamp_index(v177, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
             const f32 t75 = o0_f32[i0 + 384];
             const f32 t76 = o2048_f32[i0 + 384];
@@ -410,7 +410,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
             const f32 t80 = o2048_f32[i0 + 128];
             const f32 t81 = t79 + t80;
             const f32 t82 = ck_logistic(t81);
-            const f32 t83 = d226[i0];
+            const f32 t83 = d193[i0];
             const f32 t84 = t82 * t83;
             const f32 t85 = o0_f32[i0];
             const f32 t86 = o2048_f32[i0];

@@ -15,7 +15,7 @@ import numpy as np
 import jax_cocktail
 from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.config import Options
-from jax_cocktail.lowering import custom_call, gpu_call
+from jax_cocktail.lowering.edge import custom_call, gpu_call
 from jax_cocktail.utask.plan import LaunchPlan
 from tests.cpu.emulated import Emulation
 from tests.cpu.emulation import emulator

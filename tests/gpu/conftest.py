@@ -17,7 +17,7 @@ import pytest
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 from jax_cocktail import compiler  # noqa: E402
-from jax_cocktail.lowering import decisions, survey  # noqa: E402
+from jax_cocktail.lowering.choice import decisions, variants  # noqa: E402
 from jax_cocktail.utask.candidate import Candidate  # noqa: E402
 from tests.cpu.emulated import Emulation  # noqa: E402
 from tests.cpu.emulation import emulator  # noqa: E402
@@ -61,7 +61,7 @@ def candidate(card: Card, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def force(**fields: Any) -> None:
         monkeypatch.setattr(
-            survey, "candidates", lambda _, units, *__: (Candidate(**{"units": min(units, 256), **fields}),)
+            variants, "candidates", lambda _, units, *__: (Candidate(**{"units": min(units, 256), **fields}),)
         )
         monkeypatch.setattr(decisions, "load", lambda key: None)
 

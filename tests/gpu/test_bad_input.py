@@ -14,7 +14,7 @@ from jax_cocktail import compiler
 from jax_cocktail.build import cuda as build_cuda
 from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.errors import BuildError, CocktailWarning, UnsupportedError
-from jax_cocktail.lowering import gpu_call
+from jax_cocktail.lowering.edge import gpu_call
 from tests.gpu import programs
 from tests.gpu.card import Card, Failure, check, check_close, in_float64
 from tests.gpu.handmade import ALONE, FAILING, ONE, number

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jax_cocktail.lowering import gpu_call
+from jax_cocktail.lowering.edge import gpu_call
 from tests.gpu import programs
 from tests.gpu.card import Card, check
 
@@ -31,7 +31,7 @@ def little(card: Card, monkeypatch):
         monkeypatch.setattr(
             gpu_call,
             "spec_of",
-            lambda arch="", platform="cuda": replace(spec_of(arch, platform), shared_bytes=count),
+            lambda *facts: replace(spec_of(*facts), shared_bytes=count),
         )
         if card.emulation:
             card.emulation.spec = replace(card.emulation.spec, shared_bytes=count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import pytest
 
-from jax_cocktail.models import MODELS
+from jax_cocktail_tools.models import MODELS
 from tests.gpu.card import Card, check, check_close, in_float64
 
 CASES = [(name, batch) for name, model in MODELS.items() for batch in model.batches]

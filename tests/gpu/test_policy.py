@@ -14,7 +14,10 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail.device import store as device_store
 from jax_cocktail.errors import CocktailWarning
-from jax_cocktail.lowering import decisions, gpu_call, stopwatch
+from jax_cocktail.lowering.choice import decisions
+from jax_cocktail.lowering.edge import gpu_call
+from jax_cocktail.lowering.run import stopwatch
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.runtime.cuda import measure as gpu_measure
 from tests.gpu import programs
 from tests.gpu.card import Card, check_close, in_float64
@@ -105,7 +108,7 @@ def test_the_card_is_measured_once(gpu: Card, monkeypatch):
     def never(*_, **__):
         raise AssertionError("it was measured again")
 
-    monkeypatch.setattr(gpu_measure, "_known", {})
+    MEMORY.cards.clear()
     monkeypatch.setattr(gpu_measure, "Card", never)
     gpu_call.measure_once()
     assert gpu_call.spec_of() == spec

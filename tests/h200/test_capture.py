@@ -13,7 +13,7 @@ from benchmarks.gpu.peer import target_text
 from benchmarks.gpu.peers import COMMAND_BUFFERS
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.lowering import gpu_call
+from jax_cocktail.lowering.edge import gpu_call
 from tests.h200.card import OURS, OURS_WITHOUT_GRAPH, card, compiled, ours
 
 X = jnp.zeros((64, 64), jnp.float32)
@@ -127,24 +127,6 @@ def test_calls_that_are_waited_for_are_not_captured(options, tmp_path):
     found = compiled(ours(loop, errors="sync"), (X,), tmp_path, options=options)
     call_of(found, OURS_WITHOUT_GRAPH)
     assert "kCustomCall" not in found.captured and len(found.all("kCustomCall")) == 1
-
-
-def test_handlers_in_python_are_captured_too(tmp_path, monkeypatch):
-    """XLA asks a handler for its traits when it plans graphs; under other names, as names stay registered."""
-    monkeypatch.setattr(gpu_call, "_handlers", {})
-    monkeypatch.setattr(gpu_call, "_built", lambda platform: None)
-    for name in ("TARGET", "TARGET_WITHOUT_GRAPH"):
-        monkeypatch.setattr(gpu_call, name, f"{getattr(gpu_call, name)}_python")
-    gpu_call.register()
-    kept.append(gpu_call._handlers)
-    for errors, is_captured in (("deferred", True), ("sync", False)):
-        folder = tmp_path / errors
-        found = compiled(ours(loop, errors=errors), (X,), folder, options=COMMAND_BUFFERS)
-        assert found.targets[0].endswith("_python")
-        assert ("kCustomCall" in found.captured) is is_captured
-
-
-kept = []  # handlers live as long as the process
 
 
 @pytest.mark.parametrize("row", ["nasrnn/1", "attention/1", "seq2seq/1", "rae/1"])

@@ -47,7 +47,8 @@ def test_exported_programs_need_no_compiler_of_ours(exported, tmp_path):
         import os, pathlib
         import jax_cocktail
         jax_cocktail.load()
-        from jax_cocktail.lowering import gpu_call, variants
+        from jax_cocktail.lowering.choice import variants
+        from jax_cocktail.lowering.edge import gpu_call
         assert gpu_call._handlers, "loading registers"
         variants.build = variants.emit = None
         import jax

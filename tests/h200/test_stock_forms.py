@@ -10,7 +10,7 @@ from jax import lax
 
 from benchmarks.gpu import peers
 from benchmarks.gpu.rows import ROWS
-from jax_cocktail.lowering.stock_forms import MOST_NODES, worth_unrolling
+from jax_cocktail.lowering.choice.stock_forms import MOST_NODES, worth_unrolling
 from tests.h200.card import compiled
 
 SLICED = ("lstm/64", "nasrnn/64", "lstm_gradient")  # a trip copies a slice from or to an address of its own

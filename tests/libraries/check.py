@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 import jax_cocktail
-from jax_cocktail.lowering.adapter import holds_control_flow, primitive_name
-from jax_cocktail.lowering.capture import capture
+from jax_cocktail.lowering.edge.adapter import holds_control_flow, primitive_name
+from jax_cocktail.lowering.edge.capture import capture
 from jax_cocktail.primitives.jaxprs import equations_inside
 from tests.libraries.table import Program
 

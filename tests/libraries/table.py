@@ -17,7 +17,7 @@ class Program:
       library: the name by which it is imported.
       loops: the least number of outermost loops that are captured.
       tolerance: the largest difference from stock XLA, relative to a result's largest element.
-      in_ci: `.ci/run` runs it. The others take long, or resemble one that it runs.
+      in_ci: `.ci/long` runs it. The others take long, or resemble one that it runs.
     """
 
     name: str

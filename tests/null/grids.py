@@ -21,10 +21,8 @@ class EagerGrids(Limits):
     bytes: float = 8
     least_part: int = 1
     light: float = 2
-    pack_trips: int = 2
     lanes: int = 1
     has_grids: bool = True
-    dense_bytes: float = 1 << 20
     blocks: int = 24
     last: bool = False
     uneven: bool = False

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
+from jax_cocktail import compiler
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.schedule.sync import double_buffer as buffering
+from jax_cocktail.schedule.sync import exchange as exchanges
 from jax_cocktail.schedule.sync.plan_tail import finish
-from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.stitch.fuse import fuse
 from jax_cocktail.utask.builder import Builder
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UProgram
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import Value
 from tests.null.programs import Body, arguments, branch, counted, elementwise, like, region, while_loop
+from tests.oracle.interpreter.run import run
 from tests.oracle.mesh_interpreter import barrier_count, run_mesh, simulate
 
 Planned = tuple[UProgram, MemoryPlan]
+
+# The passes that try a program, as the compiler runs them.
+exchange = partial(exchanges.exchange, trial=compiler.trial)
+double_buffer = partial(buffering.double_buffer, trial=compiler.trial)
 
 
 def parts(builder: Builder, trips: int, initial: Sequence[Value], body: Body) -> tuple[Value, ...]:
@@ -110,7 +118,7 @@ def lagging(builder: Builder, x: Value, trips: int = 5) -> tuple[Value, ...]:
 
 def planned(program: UProgram) -> Planned:
     """Stitched, planned and synchronised."""
-    stitched = stitch(canonicalise(simplify(program)))
+    stitched = fuse(canonicalise(simplify(program)))
     verify(stitched)
     ready = finish(stitched, observe=lambda _, planned, __: verify(planned.program))
     return ready.program, ready.plan

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.utask.arrays import numpy_dtype
 from jax_cocktail.utask.builder import Builder
-from jax_cocktail.utask.interpreter.common import numpy_dtype
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UProgram, walk
 from jax_cocktail.utask.types import TensorType, Value
+from tests.oracle.interpreter.run import run
 
 Body = Callable[..., Sequence[Value]]
 
@@ -71,6 +71,48 @@ def counted(builder: Builder, trips: int, initial: Sequence[Value], body: Body) 
     outputs = like(builder, initial)
     builder.out.append(LoopUTask(tuple(initial), outputs, inner, trip_count=trips))
     return outputs
+
+
+def lstm(batch: int, hidden: int, steps: int = 5, keeps: bool = True) -> UProgram:
+    """One layer with a split of the gates, and the rows of all steps."""
+
+    def body(b: Builder, xs: Value, w: Value, bias: Value) -> tuple[Value, ...]:
+        zero = b.full(0.0, "float32", (batch, hidden))
+        ys = b.emit("empty", (), "float32", (steps, batch, hidden))
+
+        def step(i: Value, h: Value, c: Value, ys: Value) -> tuple[Value, ...]:
+            none = b.constant(0, "int64")
+            x = b.emit("dynamic_slice", (xs, i, none, none), "float32", (1, batch, 4 * hidden))
+            z = elementwise(b, "add", b.reshape(x, (batch, 4 * hidden)), matmul(b, h, w))
+            z = elementwise(b, "add", z, b.broadcast(bias, (batch, 4 * hidden), (1,)))
+            gates = [
+                b.emit("slice", (z,), "float32", (batch, hidden), starts=(0, k * hidden), strides=(1, 1))
+                for k in range(4)
+            ]
+            i_, f, g, o = (
+                elementwise(b, kind, v)
+                for kind, v in zip(("logistic", "logistic", "tanh", "logistic"), gates, strict=True)
+            )
+            c = elementwise(b, "add", elementwise(b, "mul", f, c), elementwise(b, "mul", i_, g))
+            h = elementwise(b, "mul", o, elementwise(b, "tanh", c))
+            row = b.reshape(h, (1, batch, hidden))
+            return (
+                h,
+                c,
+                b.emit("dynamic_update_slice", (ys, row, i, none, none), ys.type.dtype, ys.type.shape),
+            )
+
+        h, _, ys = counted(b, steps, (zero, zero, ys), step)
+        return (h, ys) if keeps else (h,)
+
+    return build(
+        [
+            f"float32[{steps},{batch},{4 * hidden}]",
+            f"float32[{hidden},{4 * hidden}]",
+            f"float32[{4 * hidden}]",
+        ],
+        body,
+    )
 
 
 def while_loop(

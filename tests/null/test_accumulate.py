@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.schedule.loops.concat_gates import stack_gates
-from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
+from jax_cocktail.device.tuning import LoopTuning
+from jax_cocktail.schedule.loops.concat_gates import concat_gates
+from jax_cocktail.schedule.loops.distribution.distribute import distribute
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
 from tests.null.programs import arguments, build, counted, elementwise, matmul, while_loop
+from tests.oracle.interpreter.run import run
 
-ALWAYS = Limits(flops=0, trips=2)
+ALWAYS = LoopTuning(flops=0, trips=2)
 STEPS, BATCH, WIDE, OUT = 6, 3, 8, 4
 PARAMETERS = [f"float32[{STEPS},{BATCH},{WIDE}]", f"float32[{STEPS},{BATCH},{OUT}]", f"float32[{WIDE},{OUT}]"]
 
@@ -116,7 +117,7 @@ def test_zeros_are_not_added_and_other_beginnings_are():
 def test_strips(backward, steps, most):
     kept = BATCH * OUT * 4 * most
     parameters, body = backward_pass(backward, steps=steps)
-    after = divided(parameters, body, Limits(flops=0, trips=2, kept_bytes=kept))
+    after = divided(parameters, body, LoopTuning(flops=0, trips=2, strip_bytes=kept))
     strips = loops(after)[0]
     (inner,) = (s for s in strips.body.body if isinstance(s, LoopUTask))
     assert inner.trip_count <= most
@@ -195,8 +196,8 @@ def test_what_is_no_sum_of_products_stays(name):
 def test_products_of_few_operations_stay():
     program = hoist(simplify(build(*LINEAR["product"])))
     flops = 2 * BATCH * WIDE * OUT
-    assert distribute(program, Limits(flops=flops + 1, trips=2)) is program
-    assert distribute(program, Limits(flops=flops, trips=2)) is not program
+    assert distribute(program, LoopTuning(flops=flops + 1, trips=2)) is program
+    assert distribute(program, LoopTuning(flops=flops, trips=2)) is not program
 
 
 @pytest.mark.parametrize(("rows", "leaves"), [(WIDE, True), (WIDE + 1, False)])
@@ -258,7 +259,7 @@ def test_a_while_loop_adds_chunk_by_chunk():
 
     parameters = [f"float32[20,1,{WIDE}]", f"float32[20,1,{OUT}]", "int32[]"]
     program = build(parameters, body)
-    after = simplify(distribute(hoist(simplify(program)), Limits(flops=0, trips=2, chunk=4)))
+    after = simplify(distribute(hoist(simplify(program)), LoopTuning(flops=0, trips=2, chunk=4)))
     verify(after)
     chunks, rest = loops(after)
     (dot,) = (s for s in chunks.body.body if isinstance(s, UOperator) and s.kind == "dot")
@@ -285,7 +286,8 @@ def test_rows_of_a_product_are_not_copied(backward):
 
     after = divided([PARAMETERS[0], PARAMETERS[2]], body)
     assert [s.kind for s in after.entry.body] == ["dot"]
-    divided([PARAMETERS[0], PARAMETERS[2]], body, Limits(flops=0, trips=2, kept_bytes=2 * BATCH * OUT * 4))
+    limits = LoopTuning(flops=0, trips=2, strip_bytes=2 * BATCH * OUT * 4)
+    divided([PARAMETERS[0], PARAMETERS[2]], body, limits)
 
 
 # -- canonical products --------------------------------------------------------------------------------------
@@ -411,7 +413,7 @@ def _joined(size):
 
 def test_gates_get_an_axis():
     program = _joined(2048)
-    after = stack_gates(program)
+    after = concat_gates(program)
     verify(after)
     (join,) = operators(after.entry, "concatenate")
     assert join.output.type.shape == (BATCH, 2, 2048)
@@ -421,4 +423,4 @@ def test_gates_get_an_axis():
 
 def test_what_every_unit_makes_for_itself_stays():
     program = _joined(16)
-    assert stack_gates(program) is program
+    assert concat_gates(program) is program

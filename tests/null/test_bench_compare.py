@@ -11,13 +11,14 @@ import re
 import numpy as np
 import pytest
 
-from jax_cocktail.commands import compare, page, result
-from jax_cocktail.commands.intervals import Interval, median_interval, ratio_interval
-from jax_cocktail.commands.machine import Machine
-from jax_cocktail.commands.problem import Problem
-from jax_cocktail.commands.result import Ceilings, Curve, Result, Row, Step, Timing
+from benchmarks import targets
+from jax_cocktail_tools.commands import compare, page, result
+from jax_cocktail_tools.commands.intervals import Interval, median_interval, ratio_interval
+from jax_cocktail_tools.commands.machine import MachineFacts
+from jax_cocktail_tools.commands.problem import Problem
+from jax_cocktail_tools.commands.result import Ceilings, Curve, Result, Row, Step, Timing
 
-MACHINE = Machine("a processor", 4, 8, None, 0.5, 8 << 30, None, None, "Linux")
+MACHINE = MachineFacts("a processor", 4, 8, None, 0.5, 8 << 30, None, None, "Linux")
 
 
 def interval(middle: float, spread: float = 0.1) -> Interval:
@@ -212,6 +213,48 @@ def test_what_else_differs_is_said() -> None:
     ]
 
 
+# ---- targets -----------------------------------------------------------------------------------------------
+
+
+def by_hand(**seconds: float) -> dict[str, Timing]:
+    return {how: Timing(interval(each), (each, each), 1.0) for how, each in seconds.items()}
+
+
+def test_stock_xla_counts_at_its_best() -> None:
+    """Of all that was written by hand but what is another program, and of all settings."""
+    one = bench(row("lstm", 5.0, by_hand=by_hand(hoisted=6e-4, distributed=5e-4)), row("unknown"))
+    (best,) = targets.judged([one])
+    assert (best.how, best.ratio, best.to_distributed) == ("hoisted", pytest.approx(3.0), pytest.approx(2.5))
+    assert best.share_of_must == pytest.approx(0.6) and " missed " in str(best)
+    assert best.share == pytest.approx(targets.WANTED["lstm/1"].limit(one.ceilings) / 2e-4)
+    other = bench(row("lstm", 2.0), settings={"sizes": "full", "XLA_FLAGS": "--flag"})
+    (best,) = targets.judged([one, other])
+    assert (best.how, best.ratio) == ("stock, --flag", pytest.approx(2.0))
+
+
+def test_stock_xla_by_both_names_is_as_fast() -> None:
+    for ratio, counted in ((0.98, 1.0), (0.9, 0.9)):
+        (best,) = targets.judged([bench(row("blockdrop", ratio, choice="stock"))])
+        assert best.ratio == pytest.approx(counted)
+
+
+def test_targets_bound_the_worst_row() -> None:
+    found = bench(row("tiny_conds", 2.5), row("rae", 0.99), row("empty_call", 0.5))
+    calls = [{"call": "a", "stock": 1.0, "wrapper": 2.5}]
+    calls.append({"call": "of programs of ours", "stock": 1.0, "wrapper": 9.0, "ours": 1.0})
+    first = [{"row": "rae/1", "stock": {"first": 1.0}, "first": {"first": 2.0}, "next": {"first": 1.2}}]
+    told = {each.name: str(each) for each in targets.targets(found, targets.judged([found]), calls, first)}
+    ends = {
+        "models, as jit runs them: stock / auto": "0.990  met (rae/1)",
+        "tiny conds: stock / ours": "2.500  missed (tiny_conds/1)",
+        "skipped conds: stock / ours": "-  not measured",
+        "call overhead": "1.500  met (a)",
+        "first call, above stock": "1.000  met (rae/1)",
+        "first call of a second process, above stock": "0.200  missed (rae/1)",
+    }
+    assert {name: told[name][-len(end) :] for name, end in ends.items()} == ends
+
+
 # ---- the page ----------------------------------------------------------------------------------------------
 
 
@@ -221,6 +264,8 @@ def test_the_page_has_everything_and_needs_nothing() -> None:
     assert "an &lt;LSTM&gt;" in text and "(wrong)" in text
     assert "other processes held up to 50% of the cores during 1 of 2 rows" in text
     assert "0.10.2" in text and "200 GB/s" in text and "a processor" in text
+    assert "by hand" not in text
+    assert "lstm/1 by hand, loop: 2.000 ms" in page.page(bench(row(by_hand=by_hand(loop=2e-3))))
     assert not re.search(r"<script|<link|@import|url\(|src=|href=", text)
     assert "prefers-color-scheme: dark" in text
 

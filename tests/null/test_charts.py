@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jax_cocktail import charts
-from jax_cocktail.charts import Axis, Bars, Point, Series, Value
+from jax_cocktail_tools import charts
+from jax_cocktail_tools.charts import Axis, Bars, Point, Series, Value
 
 NAME = "{http://www.w3.org/2000/svg}"
 

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
+from jax_cocktail.device.tuning import LoopTuning
+from jax_cocktail.schedule.loops.distribution.distribute import distribute
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.simplify.trip_counts import count_loops
-from jax_cocktail.utask.interpreter.common import numpy_dtype
-from jax_cocktail.utask.interpreter.run import run
+from jax_cocktail.utask.arrays import numpy_dtype
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
 from tests.null.programs import build, counted, elementwise, while_loop
+from tests.oracle.interpreter.run import run
 
-ALWAYS = Limits(flops=0, trips=2, chunk=4)
+ALWAYS = LoopTuning(flops=0, trips=2, chunk=4)
 ROWS = 9
 
 

@@ -213,7 +213,7 @@ def test_stages_count_crossings():
     program = build(["float32[8]", "float32[8,8]", "float32[8,8]"], body)
     division = divide(program.entry, 2, SMALL)
     assert [[c.positions for c in s.tile_groups] for s in division.supersteps] == [[(0, 1)], [(2, 3)]]
-    assert division.meetings == 2
+    assert division.barrier_count == 2
 
 
 @pytest.mark.parametrize("alone", [False, True])

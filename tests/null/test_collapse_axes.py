@@ -10,12 +10,12 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import passes, transform
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import COLLAPSE
-from jax_cocktail.schedule.collapse_axes import collapse_axes
+from jax_cocktail.stitch.collapse_axes import collapse_axes
 from jax_cocktail.utask.candidate import SINGLE
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import StitchedUTask, UProgram, operators_in, walk
 from jax_cocktail.utask.operators import ELEMENTWISE
 from tests.null.programs import Body, arguments, build, counted, elementwise, matmul
+from tests.oracle.interpreter.run import run
 
 ROWS, GROUPS, LENGTH = 48, 4, 6
 WIDE, DEEP = (ROWS, GROUPS * LENGTH), (ROWS, GROUPS, LENGTH)

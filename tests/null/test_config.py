@@ -19,7 +19,6 @@ def test_defaults_are_those_of_the_table():
     assert {option.name: getattr(Options(), option.name) for option in REGISTRY} == {
         option.name: option.default for option in REGISTRY
     }
-    assert all(option.doc for option in REGISTRY)
 
 
 def test_order_of_look_up(monkeypatch):
@@ -103,3 +102,14 @@ def test_token_names_the_values():
     assert first.token == Options(force="stock").token != second.token
     assert from_token(first.token) == first
     assert from_token("nothing") is None
+
+
+@pytest.mark.parametrize("values", [["force"], 5, "force"])
+def test_options_are_a_dictionary(values):
+    with pytest.raises(TypeError, match="must be a dictionary"):
+        config.check(values)
+
+
+def test_no_path_has_a_null_character():
+    with pytest.raises(ValueError, match="null character"):
+        config.check({"dump_to": "a\0b"})

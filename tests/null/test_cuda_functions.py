@@ -16,7 +16,7 @@ from jax_cocktail.compiler import emit
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import BLOCK
-from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.utask.candidate import Candidate
 from tests.null.wavefronts import stacked_lstm
 

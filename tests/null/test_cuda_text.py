@@ -15,7 +15,7 @@ from jax_cocktail.compiler import emit
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.plan import LaunchPlan
 

@@ -14,9 +14,11 @@ from jax_cocktail.device import store as device_store
 from jax_cocktail.device.amd import RX_7900_XTX
 from jax_cocktail.device.cards import ARCHES, CARDS, DEFAULT, spec_for
 from jax_cocktail.device.nvidia import A100, B200, H100, H200, RTX_3090
-from jax_cocktail.device.spec import from_json, to_json
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.store import Measured
 from jax_cocktail.errors import BuildError
+from jax_cocktail.plain import from_plain, to_plain
+from jax_cocktail.records import sealed
 
 EACH_CARD = pytest.mark.parametrize("spec", CARDS, ids=lambda spec: spec.name)
 
@@ -80,6 +82,14 @@ def test_most_registers_is_the_edge(spec, threads):
     assert most % spec.register_step == 0 or most == spec.thread_registers
     assert spec.resident_units(threads, most) >= 1
     assert spec.resident_units(threads, most + 1) == 0
+
+
+def to_json(spec: DeviceSpec) -> str:
+    return json.dumps(to_plain(spec))
+
+
+def from_json(text: str) -> DeviceSpec:
+    return from_plain(DeviceSpec, json.loads(text), "a device")
 
 
 @EACH_CARD
@@ -156,7 +166,16 @@ def test_what_cannot_be_trusted_is_not_read(root):
     damaged = [
         text.replace(*pair) for pair in (('"units"', '"sms"'), ("13000", '"new"'), (H200.name, "other"))
     ]
-    damaged += [text.replace('"left": {}', '"left": []'), text.replace('"format": 3', '"format": 1')]
+    damaged += [text.replace('"left": {}', '"left": []'), text.replace('"format": 6', '"format": 3')]
+    record = json.loads(text)
+    facts = record["facts"]
+    for change in (
+        *({"driver": value} for value in ("new", True, -1)),
+        *({"left": value} for value in ([], {"flops": 1}, None)),
+        *({"spec": {**facts["spec"], "units": value}} for value in (-1, 2.5, "2")),
+        {"failed": None},
+    ):  # as if this version had written it
+        damaged.append(json.dumps({**record, **sealed({**facts, **change})}))
     for damage in ("{", "[]", to_json(H200), *damaged):
         assert damage != text
         path.write_text(damage, encoding="utf-8")

@@ -9,21 +9,16 @@ import pytest
 
 from jax_cocktail.analysis.classes import AxisClass
 from jax_cocktail.cost.price import barriers_per_iteration
-from jax_cocktail.cost.unit_time import (
-    Part,
-    arithmetic,
-    seconds_by_share,
-    unit_of,
-    unit_seconds,
-)
+from jax_cocktail.cost.unit_time import Part, arithmetic, seconds_by_share, unit_seconds
 from jax_cocktail.device.nvidia import A100, H200
+from jax_cocktail.device.unit import unit_of
 from jax_cocktail.placement.limits import limits_for
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import UOperator, UProgram, is_parallel, operators_in, walk
 from tests.null.gpus import iterated_product, plan_for, recurrence, rowwise, scalars
 from tests.null.programs import arguments, build, counted, elementwise, matmul
+from tests.oracle.interpreter.run import run
 
 LIMITS = limits_for(H200)
 UNIT = unit_of(H200)

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
-from jax_cocktail.schedule.loops.distribution.division import analyse
+from jax_cocktail.device.tuning import LOOPS, LoopTuning
+from jax_cocktail.schedule.loops.distribution.distribute import distribute
+from jax_cocktail.schedule.loops.distribution.fission import analyse
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
 from tests.null.programs import arguments, build, counted, elementwise
+from tests.oracle.interpreter.run import run
 
-ALWAYS = Limits(flops=0, trips=2)
+ALWAYS = LoopTuning(flops=0, trips=2)
 
 
 def _dot(b, x, w):
@@ -85,7 +86,7 @@ def test_layers_become_loops():
 @pytest.mark.parametrize("depth", [1, 3])
 def test_strips(depth):
     parameters, body = _layers(depth, trips=12)
-    after = divided(parameters, body, Limits(flops=0, trips=2, kept_bytes=16 * 4 * depth * 2))
+    after = divided(parameters, body, LoopTuning(flops=0, trips=2, strip_bytes=16 * 4 * depth * 2))
     (outer,) = loops(after)
     inner = [s for s in outer.body.body if isinstance(s, LoopUTask)]
     assert outer.trip_count is not None and outer.trip_count > 1 and len(inner) == depth
@@ -95,7 +96,7 @@ def test_strips(depth):
 @pytest.mark.parametrize(("trips", "most"), [(7, 3), (13, 6), (1009, 300), (11, 5)])
 def test_remainder_is_a_loop_of_its_own(trips, most):
     parameters, body = _layers(2, trips=trips)
-    after = divided(parameters, body, Limits(flops=0, trips=2, kept_bytes=32 * most))
+    after = divided(parameters, body, LoopTuning(flops=0, trips=2, strip_bytes=32 * most))
     strips, *rest = loops(after)
     inner = [s for s in strips.body.body if isinstance(s, LoopUTask)]
     assert len(inner) == 2 and inner[0].trip_count <= most
@@ -107,7 +108,7 @@ def test_remainder_is_a_loop_of_its_own(trips, most):
 def test_strips_are_not_shorter_than_they_must_be():
     """19 is prime but 18 steps would do: two strips of 10 and 9, not 19 of one."""
     parameters, body = _layers(1, trips=19)
-    after = divided(parameters, body, Limits(flops=0, trips=2, kept_bytes=16 * 18))
+    after = divided(parameters, body, LoopTuning(flops=0, trips=2, strip_bytes=16 * 18))
     assert [loop.trip_count for loop in loops(simplify(after))] == [10, 9]
 
 
@@ -117,9 +118,9 @@ def test_what_is_kept_counts_only_while_it_is_alive():
     for depth in (2, 3, 10):
         parameters, body = _layers(depth)
         loop = next(s for s in simplify(build(parameters, body)).entry.body if isinstance(s, LoopUTask))
-        division = analyse(loop, 0)
-        assert division is not None and len(division.products) == depth
-        sizes.append(division.bytes_per_step)
+        fission = analyse(loop, 0)
+        assert fission is not None and len(fission.products) == depth
+        sizes.append(fission.bytes_per_step)
     assert sizes == [32, 48, 48]
 
 
@@ -127,7 +128,7 @@ def test_keeping_too_much_per_step_is_refused():
     parameters, body = _layers(1, trips=7)
     program = hoist(simplify(build(parameters, body)))
     heard = []
-    assert distribute(program, Limits(flops=0, trips=2, kept_bytes=20), heard.append) is program
+    assert distribute(program, LoopTuning(flops=0, trips=2, strip_bytes=20), heard.append) is program
     assert "16 bytes would have to be kept" in heard[0].text
 
 
@@ -183,8 +184,8 @@ def test_reasons():
         return [r.text.partition(": ")[2] for r in heard]
 
     state = "float32[4,4]"
-    assert reason(*_layers(1), Limits(trips=9)) == ["6 trips are too few"]
-    assert reason(*_layers(1)[:2], Limits()) == ["its matrix products have fewer than 8192 operations a step"]
+    assert reason(*_layers(1), LoopTuning(trips=9)) == ["6 trips are too few"]
+    assert reason(*_layers(1)[:2], LOOPS) == ["its matrix products have fewer than 8192 operations a step"]
 
     def own(b, w):
         return counted(b, 6, (b.full(1.0, "float32", (4,)),), lambda _, h: (_dot(b, h, w),))
@@ -266,7 +267,7 @@ def test_large_values_are_not_kept_per_step():
         return counted(b, 6, (b.full(1.0, "float32", (64, 4)),), step)
 
     program = build(["float32[4,4]"], body)
-    assert distribute(program, Limits(flops=0, trips=2, kept_bytes=64)) is program
+    assert distribute(program, LoopTuning(flops=0, trips=2, strip_bytes=64)) is program
 
 
 def test_invariant_product_is_hoisted():

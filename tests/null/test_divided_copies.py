@@ -8,27 +8,27 @@ import numpy as np
 import pytest
 
 from jax_cocktail.compiler import emit
-from jax_cocktail.schedule.memory.divided_copies import divided_copies
-from jax_cocktail.schedule.memory.explicit_copies import copied_carries
+from jax_cocktail.schedule.memory.copies import copied_carries, loop_copies
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UProgram, is_a, is_parallel, operators_in, walk
 from tests.null.programs import build, counted, elementwise
+from tests.oracle.interpreter.run import run
 from tests.oracle.mesh_interpreter import run_mesh
 
 
-def growing(shape: str, trips: int = 3) -> UProgram:
+def grow(b, x, trips: int = 3):
     """Every trip adds the first element to all: units cannot go through the loop on their own."""
 
-    def body(b, x):
-        def step(_, x):
-            one = b.slice(x, (0,) * x.type.rank, (1,) * x.type.rank)
-            first = b.broadcast(b.reshape(one, ()), x.type.shape, ())
-            return (elementwise(b, "tanh", elementwise(b, "add", x, first)),)
+    def step(_, x):
+        one = b.slice(x, (0,) * x.type.rank, (1,) * x.type.rank)
+        first = b.broadcast(b.reshape(one, ()), x.type.shape, ())
+        return (elementwise(b, "tanh", elementwise(b, "add", x, first)),)
 
-        return counted(b, trips, (x,), step)
+    return counted(b, trips, (x,), step)
 
-    return build([f"float32[{shape}]"], body)
+
+def growing(shape: str) -> UProgram:
+    return build([f"float32[{shape}]"], grow)
 
 
 def copy_parts(program: UProgram, units: int = 2) -> list[int]:
@@ -80,4 +80,27 @@ def test_the_result_is_the_same(shape):
 
 def test_a_program_without_large_copies_stays_as_it_is():
     emitted = emit(growing("8,1024"), candidate=Candidate(2))
-    assert divided_copies(emitted.program, emitted.plan) is emitted.program
+    assert loop_copies(emitted.program, emitted.plan) == (emitted.program, emitted.plan)
+
+
+def test_what_each_unit_overwrites_for_itself_is_copied_by_each():
+    """An array of which a loop changes a row at a time, beside one that units change together."""
+
+    def body(b, rows, x):
+        def step(i, rows):
+            start = i, b.constant(0)
+            row = elementwise(b, "tanh", b.emit("dynamic_slice", (rows, *start), "float32", (1, 300)))
+            return (b.emit("dynamic_update_slice", (rows, row, *start), rows.type),)
+
+        (changed,) = counted(b, 3, (rows,), step)
+        return b.slice(changed, (2, 0), (1, 300)), *grow(b, x)
+
+    program = build(["float32[64,300]", "float32[64,3000]"], body)
+    emitted = emit(program, candidate=Candidate(2))
+    copies = [o for o in operators_in(emitted.program.entry) if o.kind == "copy"]
+    assert [emitted.plan.slot(o.output).space for o in copies] == ["own"] and copy_parts(program) == [2]
+    random = np.random.default_rng(0)
+    given = [random.standard_normal(v.type.shape).astype(np.float32) for v in program.entry.parameters]
+    results = run_mesh(emitted.program, emitted.plan, given, 2)
+    for found, expected in zip(results, run(program, given), strict=True):
+        np.testing.assert_array_equal(found, expected)

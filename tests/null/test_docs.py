@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from docs import pages
+from jax_cocktail_tools.commands.result import read
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -28,7 +28,7 @@ def sections():
 
 def test_modules_cite_sections_that_exist():
     cited = {}
-    for folder in ("jax_cocktail", "tests"):
+    for folder in ("jax_cocktail", "jax_cocktail_tools", "tests"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in (".py", ".md") and path.name != "test_docs.py":
                 for text in re.findall(r"\(design, (sections? [^):]+)", path.read_text(encoding="utf-8")):
@@ -51,7 +51,7 @@ def test_modules_that_a_page_names_exist(page):
     wrong = []
     for dotted in re.findall(r"`([a-z_]+(?:\.\w+)+(?<!\.cc))`", page.read_text(encoding="utf-8")):
         parts = dotted.removeprefix("jax_cocktail.").split(".")
-        base = ROOT if parts[0] in ("tests", "benchmarks") else ROOT / "jax_cocktail"
+        base = ROOT if parts[0] in ("tests", "benchmarks", "jax_cocktail_tools") else ROOT / "jax_cocktail"
         if (base / parts[0]).is_dir() and not _exists(base, parts):
             wrong.append(dotted)
     assert wrong == []
@@ -67,6 +67,40 @@ def _exists(folder: Path, parts: list[str]) -> bool:
         text = (module if module.is_file() else folder / "__init__.py").read_text(encoding="utf-8")
         return all(re.search(rf"\b{name}\b", text) for name in names)
     return True
+
+
+def mechanisms():
+    """The rows of the tables of docs/paper.md: the mechanism, where it is, and its tests."""
+    text = (DOCS / "paper.md").read_text(encoding="utf-8")
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        head, _, *rows = (
+            [cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()
+        )
+        assert head[-2:] == ["here", "test"]
+        for cells in rows:
+            assert len(cells) == len(head), cells
+            yield cells[0], *cells[-2:]
+
+
+def test_every_mechanism_of_the_papers_has_a_module_and_a_test_or_a_reason():
+    def named(cell):
+        return [name.split(".") for name in re.findall(r"`([a-z]\w*(?:\.\w+)+)`", cell)]
+
+    found = list(mechanisms())
+    assert len(found) > 70
+    for mechanism, here, tests in found:
+        if here.startswith("not built"):
+            assert len(here) > 40 and tests == "-", f"{mechanism}: no reason"
+            continue
+        modules, headers = named(here), re.findall(r"`(\w+_src/\w+\.\w+)`", here)
+        assert modules or headers, f"{mechanism}: no module"
+        for parts in modules:
+            base = ROOT if parts[0] in ("tests", "benchmarks") else ROOT / "jax_cocktail"
+            assert _exists(base, parts), f"{mechanism}: {'.'.join(parts)}"
+        assert named(tests), f"{mechanism}: no test"
+        for parts in named(tests):
+            module = Path(ROOT, *parts[:3]).with_suffix(".py")
+            assert module.is_file() and _exists(ROOT, parts), f"{mechanism}: {'.'.join(parts)}"
 
 
 @each_page
@@ -139,22 +173,22 @@ def test_modules_that_docstrings_name_exist():
 
 
 def test_the_run_on_a_busy_machine_is_told_as_recorded():
-    rows = json.loads((ROOT / "benchmarks/results/models_epyc_2_cores_busy.json").read_text())["programs"]
+    rows = read(ROOT / "benchmarks/results/bench_epyc_2_cores_busy.json").rows
     text = (DOCS / "limits.md").read_text(encoding="utf-8")
     for row in rows:
-        cells = row["program"], f"{row['ratio']:.2f}", f"{row['auto_ratio']:.2f}", row["choice"]
+        cells = row.name, f"{row.ratio.middle:.2f}", f"{row.auto_ratio.middle:.2f}", row.choice
         assert f"| {' | '.join(cells)} |" in text
-    slower = sum(row["ratio"] < 1 for row in rows)
+    slower = sum(row.ratio.middle < 1 for row in rows)
     for page in (ROOT / "README.md", DOCS / "index.md"):
         assert f"lose more often: {slower} of {len(rows)} in" in page.read_text(encoding="utf-8")
 
 
 def test_jax_0_12_is_told_as_recorded():
     files = (ROOT / f"benchmarks/results/bench_epyc_2_cores{name}.json" for name in ("", "_jax_0_12"))
-    before, now = (json.loads(path.read_text()) for path in files)
-    assert (before["versions"]["jax"], now["versions"]["jax"]) == ("0.10.2", "0.12.0.1")
+    before, now = map(read, files)
+    assert (before.versions["jax"], now.versions["jax"]) == ("0.10.2", "0.12.0.1")
     text = (DOCS / "limits.md").read_text(encoding="utf-8")
-    for old, new in zip(before["rows"], now["rows"], strict=True):
-        assert (old["model"], old["batch"]) == (new["model"], new["batch"])
-        ratios = (f"{row['ratio']['middle']:.2f}" for row in (old, new))
-        assert f"| {new['model']}/{new['batch']} | {' | '.join(ratios)} | {new['choice']} |" in text
+    for old, new in zip(before.rows, now.rows, strict=True):
+        assert old.name == new.name
+        ratios = (f"{row.ratio.middle:.2f}" for row in (old, new))
+        assert f"| {new.name} | {' | '.join(ratios)} | {new.choice} |" in text

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from jax_cocktail import cache
-from jax_cocktail.commands import checks, doctor, machine, probing
-from jax_cocktail.commands.checks import OK, PROBLEM, WARNING, Check
-from jax_cocktail.commands.probing import Probe
+from jax_cocktail_tools.commands import checks, doctor, machine, probing
+from jax_cocktail_tools.commands.checks import OK, PROBLEM, WARNING, Check
+from jax_cocktail_tools.commands.probing import Probe
 from tests.process import python
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def test_jax_is_not_needed() -> None:
     names = ("checks", "compare", "doctor", "page", "result")
     python(
         "import sys; sys.modules['jax'] = None\n"
-        + "".join(f"import jax_cocktail.commands.{n}\n" for n in names)
+        + "".join(f"import jax_cocktail_tools.commands.{n}\n" for n in names)
     )
 
 
@@ -78,7 +78,7 @@ def test_a_system_that_tells_nothing(tmp_path: Path) -> None:
 
 
 def test_limits_of_control_groups_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = machine.Machine("CPU", 8, 16, 1.5, 0.0, 64 << 30, 512 << 20, 32 << 30, "Linux")
+    made = machine.MachineFacts("CPU", 8, 16, 1.5, 0.0, 64 << 30, 512 << 20, 32 << 30, "Linux")
     monkeypatch.setattr(checks, "this_machine", lambda: made)
     cores, memory = checks.machine()
     assert cores.state == memory.state == WARNING
@@ -197,7 +197,7 @@ def test_a_failing_check_does_not_end_the_others() -> None:
 
     first, second = doctor._safe("broken", broken)
     assert first.state == OK and second.state == PROBLEM and "RuntimeError: no such thing" in second.text
-    assert doctor.told(second).splitlines()[1].endswith("try: report this")
+    assert doctor.check_text(second).splitlines()[1].endswith("try: report this")
 
 
 def test_failures_of_the_process_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.schedule.sync.edges import GLOBAL, LOCAL, REGIONAL, edges
+from jax_cocktail.stitch.edges import GLOBAL, LOCAL, REGIONAL, edges
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import operators_in
 from jax_cocktail.utask.operators import BARRIERS

@@ -9,7 +9,7 @@ import pytest
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.amd import MI300X, RX_7900_XTX
-from jax_cocktail.schedule.exact_products import exact_products
+from jax_cocktail.schedule.products.exact_products import exact_products
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import UProgram, operators_in
 

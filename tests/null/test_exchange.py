@@ -10,10 +10,8 @@ import pytest
 
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.schedule.sync.exchange import exchange
 from jax_cocktail.utask.exchange import Blocks, blocks_of, tagged_words, widest, words_of
 from jax_cocktail.utask.infer.infer import fault
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, Region, UOperator, UProgram, operators_in, walk
 from jax_cocktail.utask.types import TensorType, Value
 from tests.null.meshes import (
@@ -22,6 +20,7 @@ from tests.null.meshes import (
     block,
     crossing,
     empty,
+    exchange,
     given,
     lagging,
     parts,
@@ -29,7 +28,8 @@ from tests.null.meshes import (
     put,
 )
 from tests.null.programs import branch, build, counted, elementwise, while_loop
-from tests.oracle.exchange import TaggedWords
+from tests.oracle.exchange import TaggedWords, own
+from tests.oracle.interpreter.run import run
 from tests.oracle.mesh_interpreter import barrier_count, run_mesh, simulate
 
 MATRIX = "float32[4,6]"
@@ -276,8 +276,8 @@ def test_words():
     (blocks,) = blocks_of(operator)
     assert blocks == widest(operator) == Blocks(1, 2, 2, 1)
     assert blocks.rows((4, 6)) == (4, 2, 6) and blocks.words((4, 6)) == 16
-    assert [list(blocks.own(unit, 3)) for unit in range(3)] == [[], [0], [1]]
-    assert [list(blocks.own(unit, 2)) for unit in range(2)] == [[1], [0]]
+    assert [list(own(blocks, unit, 3)) for unit in range(3)] == [[], [0], [1]]
+    assert [list(own(blocks, unit, 2)) for unit in range(2)] == [[1], [0]]
     assert words_of(operator, 2) == 16 and words_of(operator, 5) == 19
     assert tagged_words([operator, an_exchange()], 5) == 25 and tagged_words([], 5) == 0
 

@@ -12,19 +12,21 @@ from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.errors import ProgramFailure, VerificationError
+from jax_cocktail.device.tuning import LoopTuning
+from jax_cocktail.errors import VerificationError
 from jax_cocktail.primitives import translate
 from jax_cocktail.primitives.equation import Equation, Program, Variable
-from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
+from jax_cocktail.schedule.loops.distribution.distribute import distribute
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.utask.candidate import SINGLE
 from jax_cocktail.utask.failure import first_codes, line_of, lines_of
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, Region, operators_in
 from jax_cocktail.utask.printer import fingerprint
 from tests.null.programs import build, elementwise, fresh, matmul, unverified, while_loop
+from tests.oracle.interpreter.common import ProgramFailure
+from tests.oracle.interpreter.run import run
 
 TEXT = "too deep\ntoo many"
 
@@ -184,7 +186,7 @@ def test_nothing_that_may_fail_runs_ahead():
     """Trips after the last one have statuses of their own."""
     xs, w = np.zeros((9, 4), np.float32), np.eye(4, dtype=np.float32)
     statuses = np.array([0, 0, 0, 1, 1, 1, 1, 1, 1], np.int32)
-    limits = Limits(flops=0, trips=2, chunk=4)
+    limits = LoopTuning(flops=0, trips=2, chunk=4)
     plain = hoist(simplify(_until_small(False)))
     assert distribute(plain, limits) is not plain
     checked_too = distribute(hoist(simplify(_until_small(True))), limits)

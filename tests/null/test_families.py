@@ -11,11 +11,11 @@ from jax_cocktail.analysis.axes import Tie, rule
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.placement.families import num_utasks, schedule_operator
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.plan import MemoryPlan
 from tests.null.operators import SAMPLES, Sample, sample
 from tests.null.programs import arguments
 from tests.oracle.families import Family, compute, input_slice, utask_family
+from tests.oracle.interpreter.run import run
 
 
 def numbers_of_parts(operator, tie: Tie) -> list[int]:

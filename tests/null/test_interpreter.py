@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.stitch.fuse import stitch
-from jax_cocktail.utask.interpreter.run import EVALUATE, run
+from jax_cocktail.stitch.fuse import fuse
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import FLOATS
 from tests.null.programs import apply, branch, build, counted, elementwise, same_results, while_loop
+from tests.oracle.interpreter.run import EVALUATE, run
 
 INF, NAN = math.inf, math.nan
 
@@ -96,7 +96,7 @@ def test_groups_run_their_members():
         return [b.emit("reduce", (elementwise(b, "mul", y, x),), "float32", (), axes=(0,), op="sum"), y]
 
     program = build(["float32[5]"], body)
-    same_results(program, stitch(program))
+    same_results(program, fuse(program))
 
 
 def test_results_are_the_callers_own():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.schedule.join_products import join_products
-from jax_cocktail.utask.interpreter.run import run
+from jax_cocktail.schedule.products.products import join_products
 from jax_cocktail.utask.ir import UOperator, walk
 from tests.null.programs import arguments, build, counted, elementwise, matmul
+from tests.oracle.interpreter.run import run
 
 LEFT, RIGHT, SUM = "float32[6,2,4,4]", "float32[3,2,8,4,4]", "float32[6,24]"
 

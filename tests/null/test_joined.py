@@ -13,9 +13,9 @@ from jax_cocktail.placement.joined import joined
 from jax_cocktail.placement.limits import Limits, limits_for
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import UOperator, is_parallel, walk
 from tests.null.programs import arguments, build, elementwise, matmul
+from tests.oracle.interpreter.run import run
 
 NEAR = 4096
 LIMITS = Limits(flops=20, bytes=64, light=4, least_part=2, cache=Cache(NEAR, 1 << 20, 1e9, 1e9))

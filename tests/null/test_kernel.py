@@ -9,8 +9,8 @@ from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.codegen.kernel import (
     Assign,
     Barrier,
-    Block,
     Comment,
+    Compound,
     Declaration,
     Index,
     Load,
@@ -66,7 +66,7 @@ def test_lines(node, line):
 
 def test_nested_statements():
     inner = Loop("", K, "", "4", (copy(T1, variable(K)),), step="2")
-    nest = loop(Block(code("if ({})", REGISTER), (inner,)), pragma="#pragma x")
+    nest = loop(Compound(code("if ({})", REGISTER), (inner,)), pragma="#pragma x")
     expected = [
         "  #pragma x",
         "  for (i64 i = 0; i < 8; ++i) {",
@@ -87,7 +87,7 @@ def test_writer_makes_the_same():
         t = writer.let("f32", writer.fresh("t"), Load(X, AT_L))
         writer.store(Load(Y, AT_L), t)
     body = (Declaration("f32", T1, Load(X, AT_L)), copy(T1))
-    assert writer.nodes == [loop(Block("", body))]
+    assert writer.nodes == [loop(Compound("", body))]
 
 
 def test_other_names_in_the_place_of_some():
@@ -168,7 +168,7 @@ EARLY = Name("e")
 
 def resident(*nodes):
     """What only the resident kernel does."""
-    return Block("if constexpr (RESIDENT)", nodes)
+    return Compound("if constexpr (RESIDENT)", nodes)
 
 
 def early_or(load):
@@ -176,7 +176,7 @@ def early_or(load):
 
 
 def divide(*nodes, before=(), changed=()):
-    return divided(Block("", (*before, loop(*nodes))), {X}, changed, lambda: EARLY)
+    return divided(Compound("", (*before, loop(*nodes))), {X}, changed, lambda: EARLY)
 
 
 def test_loads_are_taken_out_with_what_their_places_take():
@@ -184,16 +184,16 @@ def test_loads_are_taken_out_with_what_their_places_take():
     loaded, near = Declaration("f32", T1, Load(X, variable(K))), Declaration("f32", T2, Load(Y, AT_L))
     found = divide(loaded, near, copy(T1), before=(place,))
     assert found.results == (Declaration("f32", EARLY, const=False),)
-    assert found.early == Block("", (resident(loop(place, Assign(EARLY, loaded.value))),))
+    assert found.early == Compound("", (resident(loop(place, Assign(EARLY, loaded.value))),))
     late = replace(loaded, value=early_or(loaded.value))
-    assert found.late == Block("", (place, loop(late, near, copy(T1))))
+    assert found.late == Compound("", (place, loop(late, near, copy(T1))))
 
 
 def test_loads_of_one_unit_stay_with_it():
-    inner = Block("", (loop(Declaration("f32", T1, Load(X, AT_L)), copy(T1)),))
-    found = divided(Block("if (unit->index == 0)", (inner,)), {X}, (), lambda: EARLY)
-    early = Block("", (resident(loop(Assign(EARLY, Load(X, AT_L)))),))
-    assert found.early == Block("if (unit->index == 0)", (early,))
+    inner = Compound("", (loop(Declaration("f32", T1, Load(X, AT_L)), copy(T1)),))
+    found = divided(Compound("if (unit->index == 0)", (inner,)), {X}, (), lambda: EARLY)
+    early = Compound("", (resident(loop(Assign(EARLY, Load(X, AT_L)))),))
+    assert found.early == Compound("if (unit->index == 0)", (early,))
 
 
 @pytest.mark.parametrize("changed", [(X.base,), (REGISTER,)], ids=["pointer", "place"])
@@ -205,12 +205,12 @@ def test_no_early_load_waits_for_another():
     first = Declaration("f32", T1, Load(X, AT_L))
     second = Declaration("f32", T2, Load(X, variable(T1)))
     found = divide(first, second, copy(T2))
-    assert found.late == Block("", (loop(replace(first, value=early_or(first.value)), second, copy(T2)),))
+    assert found.late == Compound("", (loop(replace(first, value=early_or(first.value)), second, copy(T2)),))
 
 
 def test_nothing_is_taken_out_behind_what_may_write():
     load = loop(Declaration("f32", T1, Load(X, AT_L)), copy(T1))
-    assert divided(Block("", (Barrier("ck_block_barrier();"), load)), {X}, (), lambda: EARLY) is None
+    assert divided(Compound("", (Barrier("ck_block_barrier();"), load)), {X}, (), lambda: EARLY) is None
 
 
 # -- batching and unrolling ----------------------------------------------------------------------------------

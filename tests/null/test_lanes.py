@@ -12,12 +12,12 @@ from jax_cocktail.device.tuning import BatchTuning
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
 from jax_cocktail.schedule.vmap.lockstep import element_loop
-from jax_cocktail.schedule.vmap.recover import recover_elements
+from jax_cocktail.schedule.vmap.recover import recover
 from jax_cocktail.utask.builder import Builder
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UProgram, walk
 from jax_cocktail.utask.types import Value
 from tests.null.programs import arguments, build, counted, elementwise, while_loop
+from tests.oracle.interpreter.run import run
 
 EAGER = BatchTuning(slots=4, rows=2, rounds=2, branch_flops=16.0, parallel_flops=1.0)
 Step = Callable[..., Sequence[Value]]
@@ -78,7 +78,7 @@ def agree(program: UProgram, after: UProgram, inputs: Sequence[np.ndarray]) -> N
 
 def check(program: UProgram, changes: bool = True, units: int = 1, limits: BatchTuning = EAGER) -> UProgram:
     """Recovers, verifies, compares on several arguments."""
-    after = recover_elements(program, units, limits=limits)
+    after = recover(program, units, limits=limits)
     assert (after is not program) == changes
     verify(after)
     tidy = simplify(after)
@@ -167,7 +167,7 @@ def test_products_with_shared_and_with_own_weights():
         return lock_step(b, [start, x], lambda n, y: less(b, n, limit), step)
 
     program = simplify(build(["int32[9]", "float32[9,3]", "float32[3,3]", "float32[9,3,3]"], body))
-    after = recover_elements(program, limits=EAGER)
+    after = recover(program, limits=EAGER)
     verify(after)
     given = arguments(program)
     for x, y in zip(run(program, given), run(after, given), strict=True):
@@ -276,7 +276,7 @@ def test_lanes_that_meet_stay_in_lock_step(mix, row):
     shape = ",".join(map(str, (9, *row)))
     found = []
     program = simplify(build(["int32[9]", f"float32[{shape}]"], body))
-    assert recover_elements(program, remark=found.append, limits=EAGER) is program
+    assert recover(program, remark=found.append, limits=EAGER) is program
     assert any(not r.fired for r in found)
 
 
@@ -351,7 +351,7 @@ def choose(b: Builder, flag: Value, x: Value, y: Value) -> Value:
 
 def close(program: UProgram, units: int = 1, limits: BatchTuning = EAGER) -> UProgram:
     """As `check`, for programs with products, whose sums may be taken in another order."""
-    after = recover_elements(program, units, limits=limits)
+    after = recover(program, units, limits=limits)
     assert after is not program
     verify(after)
     tidy = simplify(after)
@@ -484,5 +484,5 @@ def test_a_side_that_mixes_lanes_stays():
         return [choose(b, flag, elementwise(b, "exp", b.broadcast(total, (8, 4), (1,))), reversing(b, x))]
 
     program = simplify(build(["bool[8]", "float32[8,4]"], body))
-    verify(recover_elements(program, limits=EAGER))
-    agree(program, recover_elements(program, limits=EAGER), arguments(program))
+    verify(recover(program, limits=EAGER))
+    agree(program, recover(program, limits=EAGER), arguments(program))

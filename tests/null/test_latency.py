@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from jax_cocktail.cost.gpu import Spent, kernel_spent
-from jax_cocktail.cost.kernel import Choice, Crossing, Kernel, Parts, Repeat, Work
-from jax_cocktail.cost.latency import Counts, Memory, copy_counts, counts_of
+from jax_cocktail.cost.kernel import Branch, Kernel, Parts, Repeat, Sync, Work
+from jax_cocktail.cost.latency import ArrayPlaces, Counts, copy_counts, counts_of
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.templates import FIRST
 from jax_cocktail.device.tuning import BLOCK
@@ -21,8 +21,8 @@ from tests.null.programs import elementwise, fresh, matmul, tensor
 MEET, CLOCK = H200.meet_clocks, H200.clock_rate
 
 
-def memory(*far: Value, outlined: bool = False) -> Memory:
-    return Memory(far.__contains__, lambda value: row_major(value.type.shape), BLOCK.dot_bytes, outlined)
+def memory(*far: Value, outlined: bool = False) -> ArrayPlaces:
+    return ArrayPlaces(far.__contains__, lambda value: row_major(value.type.shape), BLOCK.dot_bytes, outlined)
 
 
 def values(builder: Builder, *types: str) -> list[Value]:
@@ -181,8 +181,8 @@ def test_loops_and_sides():
     assert clocks(Repeat((STEP,), 5)) == pytest.approx(500)
     assert clocks(Repeat((STEP,), None)) == pytest.approx(1000)
     assert clocks(Repeat((STEP,), None, doubled=True)) == pytest.approx(600)
-    assert clocks(Choice(((STEP,), ()), stage=False)) == pytest.approx(50 + 2 * FIRST.scalar)
-    assert clocks(Choice(((STEP,), ()), stage=True)) == pytest.approx(100)
+    assert clocks(Branch(((STEP,), ()), stage=False)) == pytest.approx(50 + 2 * FIRST.scalar)
+    assert clocks(Branch(((STEP,), ()), stage=True)) == pytest.approx(100)
 
 
 def test_units_without_a_part_pass_it_too():
@@ -194,9 +194,9 @@ def test_units_without_a_part_pass_it_too():
 
 def test_crossings_publish():
     beyond = H200.barrier_seconds * CLOCK + FIRST.publish
-    assert clocks(STEP, Crossing()) == pytest.approx(100 + beyond)
-    assert clocks(STEP, Crossing(), units=1) == pytest.approx(100)
-    assert clocks(Crossing(256)) > FIRST.publish + FIRST.words
+    assert clocks(STEP, Sync()) == pytest.approx(100 + beyond)
+    assert clocks(STEP, Sync(), units=1) == pytest.approx(100)
+    assert clocks(Sync(256)) > FIRST.publish + FIRST.words
 
 
 def test_blocks_run_in_waves():
@@ -204,5 +204,5 @@ def test_blocks_run_in_waves():
     alone = {"units": 2 * H200.units, "shared": H200.shared_bytes}
     assert clocks(parts, **alone) == pytest.approx(200)
     assert clocks(parts, units=2 * H200.units, shared=1024) == pytest.approx(100)  # two on a multiprocessor
-    waiting = clocks(parts, Crossing(), units=2 * H200.units, shared=1024)
+    waiting = clocks(parts, Sync(), units=2 * H200.units, shared=1024)
     assert waiting > 200  # those that wait for each other have a multiprocessor each

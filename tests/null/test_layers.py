@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
-from jax_cocktail.schedule.loops.layers import separate_layers, unroll_layers
+from jax_cocktail.device.tuning import LoopTuning
+from jax_cocktail.schedule.loops.distribution.distribute import distribute
+from jax_cocktail.schedule.loops.layers import layers, unroll_layers
 from jax_cocktail.schedule.loops.scalar_replacement import split_stacked
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
 from tests.distribution import explain_distribution
 from tests.null.programs import arguments, branch, build, counted, elementwise, same_results, while_loop
+from tests.oracle.interpreter.run import run
 
-ALWAYS = Limits(flops=0, trips=2)
+ALWAYS = LoopTuning(flops=0, trips=2)
 DEPTH, STEPS, WIDTH = 3, 6, 4
 
 
@@ -72,7 +73,7 @@ def inner_loop(depth=DEPTH, write_to_state=True):
 
 
 def pipeline(program):
-    separated = separate_layers(simplify(program), ALWAYS)
+    separated = layers(simplify(program), ALWAYS)
     verify(separated)
     after = simplify(distribute(hoist(separated), ALWAYS))
     verify(after)
@@ -100,7 +101,7 @@ def test_inner_loop_over_layers(write_to_state):
 def test_too_many_layers_stay_a_loop():
     program = simplify(inner_loop(33))
     assert unroll_layers(program) is program
-    assert separate_layers(program, ALWAYS) is program
+    assert layers(program, ALWAYS) is program
 
 
 def test_steps_in_a_loop_are_not_layers():
@@ -128,7 +129,7 @@ def test_unrolling_that_helps_nothing_is_not_done():
     program = simplify(build([f"float32[{DEPTH},4,4]"], body))
     assert unroll_layers(program) is not program
     heard = []
-    assert separate_layers(program, ALWAYS, heard.append) is program
+    assert layers(program, ALWAYS, heard.append) is program
     assert [r.fired for r in heard] == [False]
 
 
@@ -272,7 +273,7 @@ def test_explanation_names_what_fired():
 
 
 def test_explanation_gives_reasons():
-    lines = explain_distribution(inner_loop(), Limits(flops=1 << 20))
+    lines = explain_distribution(inner_loop(), LoopTuning(flops=1 << 20))
     assert any(line.startswith("unroll not:") for line in lines)
     assert all(not line.startswith("distribute:") for line in lines)
     plain = build(["float32[4]"], lambda b, x: counted(b, 9, [x], lambda i, c: [elementwise(b, "neg", c)]))

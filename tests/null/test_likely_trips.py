@@ -12,8 +12,8 @@ from jax_cocktail.compiler import emit
 from jax_cocktail.cost.price import our_price, stock_price
 from jax_cocktail.cost.work import runs, sure_runs
 from jax_cocktail.device.nvidia import H100
-from jax_cocktail.device.tuning import MODEL
-from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
+from jax_cocktail.device.tuning import MODEL, LoopTuning
+from jax_cocktail.schedule.loops.distribution.distribute import distribute
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.likely_trips import expect_trips
 from jax_cocktail.schedule.simplify.simplify import simplify
@@ -67,7 +67,7 @@ def recurrence(test="lt"):
 
 def divided(program):
     """In chunks of four trips."""
-    return distribute(hoist(simplify(program)), Limits(flops=0, trips=2, chunk=4))
+    return distribute(hoist(simplify(program)), LoopTuning(flops=0, trips=2, chunk=4))
 
 
 def whiles(program):

@@ -63,7 +63,6 @@ def number(header, pattern):
 @pytest.mark.parametrize(
     ("header", "pattern", "expected"),
     [
-        ("gpu_src/cocktail_dot_plan.h", "kCkDotFewRows =", BLOCK.few_rows),
         ("gpu_src/cocktail_units.h", r"struct alignas\(", LINE_BYTES),
         ("gpu_src/cocktail_units.h", r"define CK_FRONT_BYTES \\\s*\(\(", LINE_BYTES),
         ("gpu_src/cocktail_units.h", r"define CK_NEAR_WORDS_BYTES \(CK_ONE_CLUSTER \? \(", TAGGED_PAIR_BYTES),

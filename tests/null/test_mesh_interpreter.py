@@ -16,7 +16,6 @@ from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.memory import sharing
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync.hazards import FIRST, Access
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, walk
 from tests.null.meshes import (
     Planned,
@@ -33,6 +32,7 @@ from tests.null.meshes import (
 )
 from tests.null.operators import SAMPLES, Sample
 from tests.null.programs import arguments, build, counted, elementwise, random_program
+from tests.oracle.interpreter.run import run
 from tests.oracle.memory import RaceError
 from tests.oracle.mesh_interpreter import barrier_count, run_mesh, simulate, without_barrier
 
@@ -275,7 +275,7 @@ def _in_place_or_not(seed: int):
 
 @pytest.mark.parametrize("seed", [_in_place_or_not(s) if s in (6, 12) else s for s in range(30)])
 def test_placed_programs(seed):
-    limits = Limits(flops=0, bytes=0, light=20.0 * (seed % 3), again=1.0, pack_trips=2)
+    limits = Limits(flops=0, bytes=0, light=20.0 * (seed % 3), again=1.0)
     placed = place(simplify(Placeable(seed).program()), UnitMesh(units=2), limits=limits)
     agrees(placed, planned(placed), seed)
 

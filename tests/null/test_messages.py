@@ -10,8 +10,8 @@ from jax_cocktail.primitives import messages, translate, why_unsupported
 from jax_cocktail.primitives.equation import Equation, Literal, Program, Variable
 from jax_cocktail.primitives.messages import logged, silent
 from jax_cocktail.primitives.side_exit import leaving_if_full, with_exits
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.types import Source
+from tests.oracle.interpreter.run import run
 
 HERE = Source("model.py", 7, "step")
 

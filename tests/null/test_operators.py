@@ -21,13 +21,13 @@ from jax_cocktail.cost.work import work
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.infer import infer
-from jax_cocktail.utask.interpreter.run import EVALUATE, run
 from jax_cocktail.utask.lapack import calls_lapack
 from jax_cocktail.utask.layout import dense, view
 from jax_cocktail.utask.operators import COPIES, FREE, KINDS, NO_RESULTS, UPDATES, VIEWS, OperatorKind
 from jax_cocktail.utask.plan import scratch_bytes
 from tests.null.operators import SAMPLES, Sample
 from tests.null.programs import arguments
+from tests.oracle.interpreter.run import EVALUATE, run
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "jax_cocktail"
@@ -51,7 +51,7 @@ def missing(kind: OperatorKind) -> list[str]:
     form, _, attribute = kind.ties.rpartition(" ")
     there = {
         "utask.infer: no type rule": kind.name in infer.RULES,
-        "utask.interpreter: no evaluator": kind.name in EVALUATE,
+        "tests.oracle.interpreter: no evaluator": kind.name in EVALUATE,
         "analysis.axes.OWN: no rule": kind.ties != "own" or kind.name in axes.OWN,
         "utask.operators: `ties` names no attribute": not form or attribute in kind.attributes,
         "utask.operators: `orders` names no attribute": kind.orders in ("", *kind.attributes),
@@ -75,7 +75,7 @@ def test_nothing_is_missing():
             OperatorKind("median", "anchor", 1, ("axis",), ties="reduced axes", orders="order"),
             [
                 "median: utask.infer: no type rule",
-                "median: utask.interpreter: no evaluator",
+                "median: tests.oracle.interpreter: no evaluator",
                 "median: utask.operators: `ties` names no attribute",
                 "median: utask.operators: `orders` names no attribute",
                 "median: codegen.anchors.ANCHORS: no template",
@@ -86,7 +86,7 @@ def test_nothing_is_missing():
             OperatorKind("roll", "movement", 1, ties="own"),
             [
                 "roll: utask.infer: no type rule",
-                "roll: utask.interpreter: no evaluator",
+                "roll: tests.oracle.interpreter: no evaluator",
                 "roll: analysis.axes.OWN: no rule",
                 "roll: codegen.element.MOVEMENT: no element",
                 "roll: tests.null.operators.SAMPLES: no sample",
@@ -203,26 +203,16 @@ def test_only_free_operators_have_no_work(case: Sample):
 # Dispatch by kind, one dictionary per concern: `missing` sees that they are complete.
 REGISTRIES = {
     "analysis/axes.py OWN",
-    "analysis/elements.py MOVEMENT",
     "codegen/anchors.py ANCHORS",
     "codegen/contraction.py EMITTERS",
     "codegen/element.py MOVEMENT",
     "codegen/gpu.py TILE_BYTES",
-    "codegen/linalg.py EMITTERS",
+    "codegen/linalg.py _PARAMETERS",
     "codegen/ordering.py EMITTERS",
     "codegen/scans.py EMITTERS",
     "codegen/windows.py EMITTERS",
+    "utask/fold.py _COMPUTE",
     "utask/infer/anchors.py ANCHORS",
-    "utask/interpreter/contraction.py CONTRACTION",
-    "utask/interpreter/elementwise.py ELEMENTWISE",
-    "utask/interpreter/elementwise.py _EXACT_UNARY",
-    "utask/interpreter/elementwise.py _MATH_UNARY",
-    "utask/interpreter/elementwise.py _BINARY",
-    "utask/interpreter/indexing.py INDEXING",
-    "utask/interpreter/linalg.py LINALG",
-    "utask/interpreter/movement.py MOVEMENT",
-    "utask/interpreter/reduction.py REDUCTION",
-    "utask/interpreter/special.py SPECIAL",
 }
 # Sets of kinds that one pass alone has a use for.
 OWN_BUSINESS = {
@@ -234,26 +224,23 @@ OWN_BUSINESS = {
     "codegen/element.py ElementWriter": "they round, so their result is read as a narrow float",
     "codegen/element.py NO_HEADER": "how C spells them",
     "codegen/outline.py gives_register": "the threads work on one scalar together",
-    "cost/cpu.py NO_TIME": "free in a runtime without views",
-    "placement/place.py _read_by_parts": "a trip reads few elements of their operands",
+    "cost/footprint.py NO_TIME": "free in a runtime without views",
+    "placement/push_slices.py _Pusher": "a body without both has no slice of a product",
     "placement/push_slices.py _SPLIT": "kinds whose attributes it can adapt",
     "recursion/sums.py _MOVES": "primitives of JAX",
     "schedule/loops/layers.py _THROUGH": "between a stacked array and the product that reads a layer of it",
-    "schedule/split_scans.py split_scans": "each kind of machine gains from others",
-    "schedule/sync/edges.py _moved": "their results have elements of all operands",
     "schedule/simplify/peephole.py _REWRITES": "kinds that have a local rewrite",
     "schedule/simplify/peephole.py splat": "they repeat the one element of a constant",
     "schedule/simplify/trip_counts.py _MIRRORED": "comparisons with their operands exchanged",
     "schedule/simplify/trip_counts.py _counter": "comparisons of a counter that goes up",
     "schedule/simplify/trip_counts.py trips_of": "comparisons that count the bound, too",
+    "stitch/edges.py _moved": "their results have elements of all operands",
     "stitch/residence.py Residences": "always memory: nothing computes them where they are read",
+    "stitch/split_scans.py split_scans": "each kind of machine gains from others",
+    "utask/arrays.py identity_element": "values of the attribute `op`",
     "utask/infer/anchors.py _arg_reduce": "values of the attribute `op`",
     "utask/infer/anchors.py _reduce": "values of the attribute `op`",
     "utask/infer/anchors.py _SELECTS": "values of the attribute `select`",
-    "utask/interpreter/common.py identity_element": "values of the attribute `op`",
-    "utask/interpreter/contraction.py reduce_window": "values of the attribute `op`",
-    "utask/interpreter/indexing.py _COMBINE": "values of the attribute `op`",
-    "utask/interpreter/reduction.py _SIGN": "values of the attribute `op`",
 }
 
 
@@ -288,8 +275,8 @@ def test_no_other_module_lists_kinds():
 
 @pytest.mark.parametrize("kind", ["top_k", "arg_reduce", "select_and_scatter_add"])
 def test_an_anchor_is_known_to_few_modules(kind):
-    """Translation, table, type rule, interpreter, template; an axis rule or a division of its own."""
+    """Translation, table, type rule, template; an axis rule or a division of its own."""
     spelled = re.compile(rf"\b_?(emit_)?{kind}\b")
     found = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if spelled.search(path.read_text())]
-    most = 6 if KINDS[kind].ties == "own" or kind == "arg_reduce" else 5
+    most = 5 if KINDS[kind].ties == "own" or kind == "arg_reduce" else 4
     assert len(found) <= most, sorted(map(str, found))

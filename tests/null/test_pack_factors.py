@@ -9,9 +9,14 @@ import pytest
 
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.device.tuning import FACTORS
-from jax_cocktail.schedule.pack_factors import pack_factors
-from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
-from tests.null.programs import build, counted, elementwise, matmul, same_results, while_loop
+from jax_cocktail.placement.limits import Limits
+from jax_cocktail.placement.mesh import UnitMesh
+from jax_cocktail.placement.place import place
+from jax_cocktail.schedule.products.pack_factors import Packing, pack_factors
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.utask.ir import LoopUTask, UOperator, is_parallel, walk
+from tests.null.meshes import agrees, planned
+from tests.null.programs import build, counted, elementwise, lstm, matmul, same_results, while_loop
 
 ROWS, K, COLUMNS = FACTORS.rows, 65, 256
 X, W = f"float32[{ROWS},{K}]", f"float32[{K},{COLUMNS}]"
@@ -139,8 +144,29 @@ def test_copies_do_not_fill_memory():
 
     program = build([X, W, W], many)
     for room, copies in ((0, 0), (K * COLUMNS * 4, 1), (3 * K * COLUMNS * 4, 2)):
-        packed = pack_factors(program, room)
+        packed = pack_factors(program, Packing(most_bytes=room))
         assert sum(isinstance(s, UOperator) and s.kind == "copy" for s in walk(packed.entry)) == copies
+
+
+PARTS = {  # machine, copies: part, then gate, row and column in the order in which they are read
+    "core": (Packing(reads=5), (2, 4, 6, 3)),
+    "block": (Packing(reads=5, near=1 << 20), (2, 6, 4, 3)),
+    "few reads": (Packing(reads=6), None),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_units_pack_their_columns(name):
+    packing, shape = PARTS[name]
+    limits = Limits(flops=20, bytes=1e9, light=4, least_part=2)
+    program = simplify(place(lstm(1, 6), UnitMesh(units=2), limits=limits))
+    packed = pack_factors(program, packing)
+    verify(packed)
+    copies = [s.outputs[0].type.shape for s in packed.entry.body if is_parallel(s)]
+    assert copies == ([] if shape is None else [shape])
+    same_results(program, packed)
+    ready = planned(packed)
+    agrees(packed, ready)
 
 
 def test_panels_are_those_of_the_templates():

@@ -35,7 +35,8 @@ def test_wheel_carries_the_runtime_sources(tmp_path):
         }
         assert expected
         assert expected <= names
-    assert "jax_cocktail/py.typed" in names
+    tools = {str(path.relative_to(ROOT)) for path in (ROOT / "jax_cocktail_tools").rglob("*.py")}
+    assert {"jax_cocktail/py.typed", "jax_cocktail_tools/py.typed", *tools} <= names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/")) or "BUILD" in name]
 
 

@@ -18,14 +18,13 @@ from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.stitch.fuse import fuse
 from jax_cocktail.utask.ir import (
     LoopUTask,
     StitchedUTask,
     UOperator,
     UProgram,
     is_parallel,
-    operators_in,
     walk,
 )
 from tests.null.meshes import block, empty, parts, put
@@ -42,7 +41,7 @@ def loop_of(program: UProgram) -> LoopUTask:
 def legal(body, types=TYPES) -> LoopUTask:
     """The loop of a program that the verifier accepts, before and after stitching."""
     program = build(types, body)
-    verify(stitch(canonicalise(simplify(program))))
+    verify(fuse(canonicalise(simplify(program))))
     return loop_of(program)
 
 
@@ -79,7 +78,7 @@ def test_what_is_known_outside_counts_each_time():
 
     program = build(TYPES, body)
     (loop,) = (s for s in walk(program.entry) if isinstance(s, LoopUTask))
-    loop, known = replace(loop, parallel=True), scalar_constants(operators_in(program.entry))
+    loop, known = replace(loop, parallel=True), scalar_constants(program.entry)
     for _ in range(2):
         assert parallel_fault(loop, known) == ""
         assert "more than its own slice" in parallel_fault(loop)
@@ -301,7 +300,7 @@ def test_factor_defined_outside_of_the_loop():
 
     made = build(TYPES, program)
     loop = loop_of(made)
-    constants = scalar_constants(s for s in walk(made.entry) if isinstance(s, UOperator))
+    constants = scalar_constants(made.entry)
     assert own_slices(loop, constants) == {0: (0, 2)}
     assert "more than its own slice" in parallel_fault(loop)
 
@@ -479,7 +478,7 @@ def test_members_of_groups():
         )
 
     made = build(TYPES, program)
-    stitched = stitch(canonicalise(made))
+    stitched = fuse(canonicalise(made))
     loop = loop_of(stitched)
     assert any(isinstance(s, StitchedUTask) for s in loop.body.body)
     assert own_slices(loop) == {0: (0, 2)}

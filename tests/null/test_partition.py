@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from jax_cocktail.device.tuning import MODEL
-from jax_cocktail.schedule.partition import Node, Partition, partition
+from jax_cocktail.stitch.partition import Node, Partition, partition
 
 BIG = MODEL.stitched_bytes
 KINDS: Mapping[str, Mapping[str, object]] = {

@@ -8,21 +8,19 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.placement.limits import Limits as PlaceLimits
+from jax_cocktail.device.tuning import LoopTuning
+from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.schedule.loops.distribution.distribute import Limits as DistributeLimits
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
-from jax_cocktail.schedule.loops.wavefront.pipeline import Limits
+from jax_cocktail.schedule.products.pack_factors import Packing, pack_factors
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.schedule.sync.hazards import Access
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Stage, UOperator, is_parallel, walk
 from jax_cocktail.utask.printer import fingerprint, print_statement
 from jax_cocktail.utask.types import TensorType, Value
-from tests.null.meshes import agrees, mapped, planned, useless_barriers
+from tests.null.meshes import agrees, double_buffer, mapped, planned, useless_barriers
 from tests.null.programs import arguments, build, counted, elementwise, matmul, while_loop
 from tests.null.wavefronts import (
     ALWAYS,
@@ -34,9 +32,10 @@ from tests.null.wavefronts import (
     row,
     stacked_lstm,
 )
+from tests.oracle.interpreter.run import run
 from tests.oracle.mesh_interpreter import barrier_count, run_mesh, simulate
 
-EAGER = PlaceLimits(flops=4, bytes=8, least_part=1, light=2, pack_trips=2, lanes=1)
+EAGER = Limits(flops=4, bytes=8, least_part=1, light=2, lanes=1)
 
 
 def equal(program, after, seed=0, tolerance=1e-5):
@@ -45,16 +44,17 @@ def equal(program, after, seed=0, tolerance=1e-5):
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
-# What a device has beside that: parts that stay with their units are packed, whatever they are.
-NEAR = replace(EAGER, dense_bytes=1 << 20, packs_rows=True, takes_operands=False)
+# What a device has beside that. Parts that stay with their units are packed, whatever they are.
+NEAR = replace(EAGER, takes_operands=False)
 
 
 def placed(program, units, distributed=True, limits=EAGER):
     """Pipelined, placed and unrolled, as the compiler does it."""
     after = pipelined(program)
     if distributed:
-        after = distribute(after, DistributeLimits(flops=0, trips=2))
-    return simplify(unroll_pairs(place(simplify(after), UnitMesh(units=units), limits=limits)))
+        after = distribute(after, LoopTuning(flops=0, trips=2))
+    after = simplify(double_buffer(place(simplify(after), UnitMesh(units=units), limits=limits)))
+    return pack_factors(after, Packing(reads=2, near=1 << 20 if limits is NEAR else 0))
 
 
 def waits(region):
@@ -62,6 +62,7 @@ def waits(region):
 
 
 # -- the transform -------------------------------------------------------------------------------------------
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("seed", range(80))
 def test_random_chains(seed):
     chain = RandomChain(seed)
@@ -237,10 +238,10 @@ def test_caches_do_not_cross_stages():
 
 def test_limits():
     program = stacked_lstm(2, 7)
-    assert "too few trips" in refused(program, Limits(flops=0, trips=8))
-    assert "handed on" in refused(program, Limits(flops=0, trips=1, handed_bytes=8))
-    assert "2 stages are too many" in refused(program, Limits(flops=0, trips=1, stages=1))
-    after = pipelined(program, Limits(flops=0, trips=1, kept_bytes=8))  # nothing is batched
+    assert "too few trips" in refused(program, LoopTuning(flops=0, trips=8))
+    assert "handed on" in refused(program, LoopTuning(flops=0, trips=1, handed_bytes=8))
+    assert "2 stages are too many" in refused(program, LoopTuning(flops=0, trips=1, stages=1))
+    after = pipelined(program, LoopTuning(flops=0, trips=1, batched_bytes=8))  # nothing is batched
     assert [s for s in after.entry.body if isinstance(s, UOperator) and s.kind == "dot"] == []
     equal(program, after)
 
@@ -254,6 +255,7 @@ def test_parallel_loops_stay():
 CHAINS = [seed for seed in range(20) if RandomChain(seed).trips > 1]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", CHAINS)
 def test_random_chains_on_units(seed):
     units = 2 + seed % 5
@@ -267,6 +269,7 @@ def test_random_chains_on_units(seed):
             np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", CHAINS)
 def test_random_chains_in_parts_that_do_not_divide_them(seed):
     size = 5 + 2 * (seed % 2)

@@ -1,4 +1,4 @@
-"""Placement of whole programs: what becomes a domain, what is split, packed or left alone."""
+"""Placement of whole programs: what becomes a domain, what is split or left alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
 from jax_cocktail.placement.push_slices import push_slices
 from jax_cocktail.placement.tile_groups import divide
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, is_parallel, walk
 from tests.null.programs import (
     arguments,
@@ -22,13 +21,15 @@ from tests.null.programs import (
     build,
     counted,
     elementwise,
+    lstm,
     matmul,
     random_program,
     same_results,
     while_loop,
 )
+from tests.oracle.interpreter.run import run
 
-SMALL = Limits(flops=20, bytes=1e9, light=4, least_part=2, pack_trips=3)
+SMALL = Limits(flops=20, bytes=1e9, light=4, least_part=2)
 TWO = UnitMesh(units=2)
 
 
@@ -52,48 +53,6 @@ def parallel(program: UProgram) -> list[LoopUTask]:
 
 def kinds(region) -> list[str]:
     return [s.kind for s in region.body if isinstance(s, UOperator)]
-
-
-def lstm(batch: int, hidden: int, steps: int = 5, keeps: bool = True):
-    """One layer with a split of the gates, and the rows of all steps."""
-
-    def body(b, xs, w, bias):
-        zero = b.full(0.0, "float32", (batch, hidden))
-        ys = b.emit("empty", (), "float32", (steps, batch, hidden))
-
-        def step(i, h, c, ys):
-            none = b.constant(0, "int64")
-            x = b.emit("dynamic_slice", (xs, i, none, none), "float32", (1, batch, 4 * hidden))
-            z = elementwise(b, "add", b.reshape(x, (batch, 4 * hidden)), matmul(b, h, w))
-            z = elementwise(b, "add", z, b.broadcast(bias, (batch, 4 * hidden), (1,)))
-            gates = [
-                b.emit("slice", (z,), "float32", (batch, hidden), starts=(0, k * hidden), strides=(1, 1))
-                for k in range(4)
-            ]
-            i_, f, g, o = (
-                elementwise(b, kind, v)
-                for kind, v in zip(("logistic", "logistic", "tanh", "logistic"), gates, strict=True)
-            )
-            c = elementwise(b, "add", elementwise(b, "mul", f, c), elementwise(b, "mul", i_, g))
-            h = elementwise(b, "mul", o, elementwise(b, "tanh", c))
-            row = b.reshape(h, (1, batch, hidden))
-            return (
-                h,
-                c,
-                b.emit("dynamic_update_slice", (ys, row, i, none, none), ys.type.dtype, ys.type.shape),
-            )
-
-        h, _, ys = counted(b, steps, (zero, zero, ys), step)
-        return (h, ys) if keeps else (h,)
-
-    return build(
-        [
-            f"float32[{steps},{batch},{4 * hidden}]",
-            f"float32[{hidden},{4 * hidden}]",
-            f"float32[{4 * hidden}]",
-        ],
-        body,
-    )
 
 
 # -- gate splitting ------------------------------------------------------------------------------------------
@@ -297,14 +256,6 @@ def test_hidden_axis_of_a_cell_is_split():
     assert any("1 barrier per iteration; the recurrence bound is 1" in note for note in notes)
 
 
-def test_weights_of_a_loop_are_packed():
-    after = placed(lstm(1, 6))
-    pack = next(s for s in loops(after.entry) if s.parallel)
-    assert pack.outputs[0].type.shape == (2, 4, 6, 3)  # part, gate, row, column
-    few = placed(lstm(1, 6), limits=Limits(flops=20, light=4, least_part=2, pack_trips=10))
-    assert [s.parallel for s in loops(few.entry)] == [False]
-
-
 @pytest.mark.parametrize(("hidden", "units"), [(7, 2), (7, 3), (11, 4), (5, 2)])
 def test_uneven_hidden_sizes(hidden, units):
     after = placed(lstm(1, hidden), UnitMesh(units=units))
@@ -461,7 +412,7 @@ def test_recurrence_bound(depth, carries, bound):
     (loop,) = loops(program.entry)
     division = divide(loop.body, 2, SMALL)
     assert recurrence_bound(loop, division) == bound
-    assert division.meetings == depth
+    assert division.barrier_count == depth
 
 
 def test_layers_inside_time_have_a_bound_of_one():
@@ -481,7 +432,7 @@ def test_layers_inside_time_have_a_bound_of_one():
     (loop,) = loops(program.entry)
     division = divide(loop.body, 2, SMALL)
     assert recurrence_bound(loop, division) == 1
-    assert division.meetings == 3
+    assert division.barrier_count == 3
 
 
 def test_element_wise_recurrence_needs_no_barrier():

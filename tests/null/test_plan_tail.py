@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from jax_cocktail import compiler
+from jax_cocktail.analysis import verifier
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import emit, passes
 from jax_cocktail.device.nvidia import H200
@@ -61,9 +63,33 @@ def test_every_stage_is_verified(machine, monkeypatch):
     def forgetful(program, plan):
         return replace(program, entry=replace(program.entry, body=()))
 
-    monkeypatch.setattr(plan_tail, "synchronise", forgetful)
+    monkeypatch.setattr(plan_tail, "barriers", forgetful)
     with pytest.raises(VerificationError, match="before its definition"):
         emit(PROGRAM, machine, (), Candidate(4))
+
+
+@MACHINES
+def test_both_ends_are_verified_and_under_test_every_pass(machine, monkeypatch):
+    checked, stages = [], []
+    check = verifier._Verifier._check_entry
+    monkeypatch.setattr(verifier._Verifier, "_check_entry", lambda self: checked.append(self) or check(self))
+
+    def forms_checked():
+        given = recurrence(1, 512, 16)  # no test has verified its passes
+        checked.clear()
+        stages[:] = [(given, "translated")]
+        emit(given, machine, [lambda name, after, _: stages.append((after.program, name))], Candidate(4))
+        return [each._form for each in checked]
+
+    monkeypatch.setenv(compiler.VERIFY, "")
+    assert forms_checked() == ["translated", "planned"]
+    assert checked[0]._program is stages[0][0] and checked[1]._program is stages[-1][0]
+    monkeypatch.setenv(compiler.VERIFY, compiler.EACH_PASS)
+    forms = forms_checked()
+    changed = [new for (old, _), (new, _) in pairwise(stages) if new is not old]
+    assert [*dict.fromkeys(forms)] == ["translated", "placed", "planned"]
+    assert {id(each._program) for each in checked} == {id(program) for program in (stages[0][0], *changed)}
+    assert 2 < len(forms) <= len(changed) + 3  # a program that a new form begins with is verified for it
 
 
 def test_barriers_and_memory_are_dumped(tmp_path):
@@ -79,7 +105,7 @@ def test_barriers_and_memory_are_dumped(tmp_path):
 
 
 def test_trials_plan_for_the_host():
-    names = ["result_copies", "plan", "divided_copies", "explicit_copies", "barriers"]
+    names = ["plan", "copies", "barriers"]
     assert [name for name, _ in tail_passes()] == names
     seen = []
     program = compiler.transform(PROGRAM, candidate=Candidate(2))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.stitch.fuse import fuse
 from jax_cocktail.utask.ir import Region, UOperator
 from jax_cocktail.utask.printer import fingerprint, print_program, print_statement
 from jax_cocktail.utask.types import Source
@@ -78,7 +78,7 @@ def test_text_of_every_construct():
 
 def test_text_of_groups():
     program = build(["float32[4]"], lambda b, x: [elementwise(b, "exp", elementwise(b, "neg", x))])
-    assert print_program(stitch(program)) == (
+    assert print_program(fuse(program)) == (
         "program test(input %0: float32[4]) {\n"
         "  stitched (%0) {\n"
         "    temporary %1: float32[4] = neg(%0)\n"
@@ -178,5 +178,5 @@ def test_fingerprint_knows_everything_else():
 
 def test_stitching_changes_the_fingerprint():
     program = build(["float32[4]"], lambda b, x: [elementwise(b, "exp", elementwise(b, "neg", x))])
-    assert fingerprint(stitch(program)) != fingerprint(program)
+    assert fingerprint(fuse(program)) != fingerprint(program)
     assert isinstance(program.entry, Region)

@@ -25,7 +25,7 @@ def read(name):
 
 
 def setting(name):
-    return re.search(rf"^{name}=(\S+)", read(".ci/run"), re.MULTILINE)[1]
+    return re.search(rf"^{name}=(\S+)", read(".ci/common"), re.MULTILINE)[1]
 
 
 def numbers(version):
@@ -57,7 +57,7 @@ def test_supported_versions_of_jax():
     assert f"`{needed.removeprefix('jax')}`" in page
     rows = re.findall(r"^\| (newest, )?(\d+\.[\d.]+) \| (3\.\d+)", page, re.MULTILINE)
     assert [version for newest, version, _ in rows if not newest] == [
-        setting("main_jax"),
+        setting("oldest_jax"),
         setting("between_jax"),
     ]
     assert rows[0][1] == least
@@ -96,12 +96,14 @@ def test_sdist_has_what_it_needs_and_nothing_else(tmp_path):
     names = sdist(ROOT, tmp_path)
     kinds = (
         "jax_cocktail/**/*.py",
+        "jax_cocktail_tools/**/*.py",
         *(f"{kind}_src/**/*.*" for kind in ("common", "cpu", "gpu", "cuda", "rocm")),
     )
     built = {str(path.relative_to(ROOT)) for kind in kinds for path in ROOT.glob(kind)}
     built = {name for name in built if "__pycache__" not in name and not name.endswith("BUILD.bazel")}
     assert len(built) > 300
-    others = {"jax_cocktail/py.typed", "LICENSE", "README.md", "CITATION.cff", "pyproject.toml"}
+    others = {"LICENSE", "README.md", "CITATION.cff", "pyproject.toml"}
+    others |= {"jax_cocktail/py.typed", "jax_cocktail_tools/py.typed"}
     assert {*built, *others, "tests/null/test_release.py"} <= names
     hidden = {name for name in names if any(part.startswith(".") for part in name.split("/"))}
     assert hidden <= {".gitignore"}  # hatchling reads it when it builds the wheel

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.replay import differences, pairs, report, without_names
+import os
+import subprocess
+import sys
+
+from tests.replay import ROOT, differences, pairs, report, texts, without_names
 
 
 def test_same_texts_differ_in_nothing():
@@ -42,3 +46,14 @@ def test_texts_of_a_test_are_in_order():
 
 def test_nothing_in_common_is_no_agreement():
     assert not report({"a 0": "x"}, {"b 0": "x"})[1]
+
+
+def test_a_recording_has_the_texts_of_its_tests(tmp_path):
+    wanted = "tests/golden/test_golden.py::test_texts[softmax]"
+    command = [sys.executable, "-m", "tests.replay", "--record", str(tmp_path / "base"), wanted]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout[-2000:]
+    recorded = texts(tmp_path / "base")
+    assert any(key.endswith(" IR 0") for key in recorded), recorded.keys()
+    assert any("void" in text for text in recorded.values())

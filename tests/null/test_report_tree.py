@@ -16,7 +16,7 @@ from jax_cocktail.device.nvidia import H100
 from jax_cocktail.report import Captured, Left
 from jax_cocktail.report.code import code_of, flat, parsed, short
 from jax_cocktail.report.tree import tree_of
-from jax_cocktail.schedule.sync.edges import edges
+from jax_cocktail.stitch.edges import edges
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import LoopUTask, StitchedUTask, is_a, walk
 from tests.null.wavefronts import stacked_lstm

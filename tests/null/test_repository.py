@@ -7,15 +7,14 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "jax_cocktail"
+PACKAGE, TOOLS = ROOT / "jax_cocktail", ROOT / "jax_cocktail_tools"
 
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 LAYERS = [re.findall(r"\w+", layer) for layer in CONTRACTS[0]["layers"]]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-MAY_IMPORT_JAX = {"api", "commands", "lowering", "models", "primitives", "recursion"}
+MAY_IMPORT_JAX = {"api", "lowering", "primitives", "recursion"}
+IMPORTS_TOOLS = {"__main__", "report/report", "timeline/trace"}  # the last two at use
 
 LONGEST_MODULE, LONGEST_FUNCTION, LONGEST_LINE = 500, 60, 110
 
@@ -24,9 +23,14 @@ def modules():
     return sorted(PACKAGE.rglob("*.py"))
 
 
+def modules_and_tools():
+    return [*modules(), *sorted(TOOLS.rglob("*.py"))]
+
+
 def sources():
     folders = (
         "jax_cocktail",
+        "jax_cocktail_tools",
         "tests",
         "benchmarks",
         "common_src",
@@ -45,71 +49,94 @@ def name(path):
     return str(path.relative_to(ROOT))
 
 
-EACH_MODULE = pytest.mark.parametrize("path", modules(), ids=name)
-EACH_SOURCE = pytest.mark.parametrize("path", sources(), ids=name)
+def offenders(paths, rule):
+    """What a rule finds in each of the files, for those in which it finds something."""
+    return {name(path): found for path in paths if (found := rule(path))}
+
+
+def text_of(path):
+    return path.read_text(encoding="utf-8")
+
+
+def tree_of(path):
+    return ast.parse(text_of(path))
+
+
+def lines_with(pattern):
+    """A rule that finds the lines with a pattern."""
+    return lambda path: [line for line in text_of(path).splitlines() if pattern.search(line)]
 
 
 def layer_of(path):
-    """First name below the package: "api", "utask", ...; "" for the package's own __init__."""
-    return path.relative_to(PACKAGE).with_suffix("").parts[0].replace("__init__", "")
+    """First name below its package: "api", "utask", ...; "" for the package's own __init__."""
+    return path.relative_to(ROOT).with_suffix("").parts[1].replace("__init__", "")
 
 
 def imports(tree):
-    """Every module that is imported anywhere in the file, in absolute form."""
+    """Every name that is imported anywhere in the file, and True if the import is absolute."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((alias.name, True) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from ((f"{node.module}.{alias.name}", node.level == 0) for alias in node.names)
 
 
-@EACH_SOURCE
-def test_size(path):
-    lines = path.read_text().splitlines()
-    assert len(lines) <= LONGEST_MODULE
-    assert [k for k, line in enumerate(lines, 1) if len(line) > LONGEST_LINE] == []
+def test_modules_and_lines_are_short():
+    def long(path):
+        lines = text_of(path).splitlines()
+        here = [f"{len(lines)} lines"] if len(lines) > LONGEST_MODULE else []
+        return here + [f"line {k}" for k, line in enumerate(lines, 1) if len(line) > LONGEST_LINE]
+
+    assert offenders(sources(), long) == {}
 
 
-@EACH_MODULE
-def test_functions_are_short(path):
-    tree = ast.parse(path.read_text())
-    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
-    long = {
-        f.name: f.end_lineno - f.lineno + 1 for f in functions if f.end_lineno - f.lineno >= LONGEST_FUNCTION
-    }
-    assert long == {}
+def test_functions_are_short():
+    def long(path):
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        functions = (node for node in ast.walk(tree_of(path)) if isinstance(node, kinds))
+        return [f.name for f in functions if f.end_lineno - f.lineno >= LONGEST_FUNCTION]
+
+    assert offenders(modules_and_tools(), long) == {}
 
 
-@EACH_MODULE
-def test_imports_run_one_way(path):
-    layer = layer_of(path)
-    for imported in imports(ast.parse(path.read_text())):
-        top, *rest = imported.split(".")
-        if top in ("jax", "jaxlib"):
-            assert layer in MAY_IMPORT_JAX, f"{name(path)} imports {imported}"
-        elif top == "jax_cocktail" and layer and rest and rest[0] in RANK and rest[0] != layer:
-            assert RANK[rest[0]] > RANK[layer], (
-                f"{name(path)} imports {imported}, which lies above it or beside it"
-            )
+def test_imports_are_absolute():
+    def relative(path):
+        return [imported for imported, absolute in imports(tree_of(path)) if not absolute]
+
+    assert offenders(modules_and_tools(), relative) == {}
+
+
+def test_the_compiler_imports_tools_at_use():
+    """`import jax_cocktail` and its public functions read no tool: the command line does, and methods do."""
+    importing = set()
+    for path in modules():
+        tree, place = tree_of(path), str(path.relative_to(PACKAGE).with_suffix(""))
+        own = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        assert place == "__main__" or not any("jax_cocktail_tools" in text for text in own), place
+        importing |= {place for imported, _ in imports(tree) if imported.startswith("jax_cocktail_tools")}
+    assert importing == IMPORTS_TOOLS
 
 
 def test_emitters_do_not_read_their_own_text():
     """What passes over a kernel have to know is in its nodes; see `codegen.kernel`."""
-    trees = [ast.parse(path.read_text()) for path in (PACKAGE / "codegen").rglob("*.py")]
-    assert [imported for tree in trees for imported in imports(tree) if imported.split(".")[0] == "re"] == []
+    found = offenders(
+        (PACKAGE / "codegen").rglob("*.py"),
+        lambda path: [imported for imported, _ in imports(tree_of(path)) if imported.split(".")[0] == "re"],
+    )
+    assert found == {}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=name)
-def test_tests_stand_alone(path):
+def test_tests_stand_alone():
     """What two test modules need is in a third one: Bazel runs each without the others."""
-    found = [imported for imported in imports(ast.parse(path.read_text())) if ".test_" in imported]
-    assert found == []
+    found = offenders(
+        sorted((ROOT / "tests").rglob("test_*.py")),
+        lambda path: [imported for imported, _ in imports(tree_of(path)) if ".test_" in imported],
+    )
+    assert found == {}
 
 
-@EACH_MODULE
-def test_every_layer_is_known(path):
-    assert layer_of(path) in {*RANK, ""}
+def test_every_layer_is_known():
+    assert {layer_of(path) for path in modules()} <= {*RANK, ""}
 
 
 def test_linter_knows_what_must_not_import_jax():
@@ -117,30 +144,37 @@ def test_linter_knows_what_must_not_import_jax():
     assert {module.split(".")[1] for module in CONTRACTS[-1]["source_modules"]} == here - MAY_IMPORT_JAX
 
 
-@EACH_SOURCE
-def test_no_path_of_one_machine(path):
+def test_no_path_of_one_machine():
     pattern = re.compile(r"(?<![\w.}$*])/(home|root|work|tmp|Users|usr/local|opt)/")
-    assert [line for line in path.read_text().splitlines() if pattern.search(line)] == []
+    assert offenders(sources(), lines_with(pattern)) == {}
 
 
-@EACH_SOURCE
-def test_nothing_is_left_open(path):
+def test_nothing_is_left_open():
     pattern = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|NotImplemented" + r"Error)\b")
-    assert [line for line in path.read_text().splitlines() if pattern.search(line)] == []
+    assert offenders(sources(), lines_with(pattern)) == {}
 
 
-@EACH_MODULE
-def test_public_names_are_documented(path):
-    tree = ast.parse(path.read_text())
-    assert tree.body == [] or ast.get_docstring(tree), "the module says what it is"
-    kinds = (ast.FunctionDef, ast.ClassDef)
-    undocumented = [
-        node.name
-        for node in tree.body
-        if isinstance(node, kinds) and not node.name.startswith("_") and not ast.get_docstring(node)
-    ]
-    if layer_of(path) in {"", "api", "report", "config", "errors", "compiler", "build", "cache"}:
-        assert undocumented == []
+def test_public_names_are_documented():
+    def undocumented(path):
+        tree, kinds = tree_of(path), (ast.FunctionDef, ast.ClassDef)
+        public = [node for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
+        strict = layer_of(path) in {"", "api", "report", "config", "errors", "compiler", "build", "cache"}
+        here = [] if tree.body == [] or ast.get_docstring(tree) else ["the module"]
+        return here + [node.name for node in public if strict and not ast.get_docstring(node)]
+
+    assert offenders(modules_and_tools(), undocumented) == {}
+
+
+def test_docstrings_begin_with_what_a_thing_is_or_does():
+    """A noun, a verb or "True if", where a question would ask the reader."""
+    asks = re.compile(r"(What|Where|How|Whether|Which|Who|When|Why|Of)\b|The same\b")
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+
+    def asking(path):
+        documented = (node for node in ast.walk(tree_of(path)) if isinstance(node, kinds))
+        return [text for node in documented if asks.match(text := ast.get_docstring(node) or "")]
+
+    assert offenders(modules_and_tools(), asking) == {}
 
 
 def test_folders_of_the_device_families_say_what_they_are():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.schedule.memory.residency import residency, resident_parts
+from jax_cocktail.schedule.memory.residency import find_residency, residency
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import LoopUTask, UProgram, is_parallel, walk
 from jax_cocktail.utask.plan import Part
@@ -37,7 +37,7 @@ def negated(b, x, trips, axis=0):
 def found(program: UProgram, room: int = ROOM, **changes):
     """What is resident, as parts, and why other buffers of the workspace are not."""
     final, plan = planned(program)
-    survey = residency(final, replace(plan, **changes), room)
+    survey = find_residency(final, replace(plan, **changes), room)
     return list(survey.parts.values()), sorted(survey.refused.values())
 
 
@@ -55,9 +55,9 @@ def test_slices_written_and_read_by_the_same_units():
 
 def test_the_plan_with_its_parts():
     final, plan = planned(build(["float32[4,6]"], lambda b, x: twice(b, x)))
-    assert resident_parts(final, plan, ROOM).resident_bytes == 24
-    assert resident_parts(final, plan, 8) is plan
-    assert resident_parts(final, replace(plan, most_units=1), ROOM) == replace(plan, most_units=1)
+    assert residency(final, plan, ROOM).resident_bytes == 24
+    assert residency(final, plan, 8) is plan
+    assert residency(final, replace(plan, most_units=1), ROOM) == replace(plan, most_units=1)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_all_weights_of_a_wavefront_stay_with_their_units(units, busy):
     """Three layers: 5 MB of weights on few units of 227 KB each. Parts need not divide the layers."""
     program = stacked_lstm(3, 6, size=256)
     ready = plan_for(program, Candidate(units, pipeline=True))
-    survey = residency(ready.program, ready.plan, H200.shared_bytes - ready.plan.own_bytes)
+    survey = find_residency(ready.program, ready.plan, H200.shared_bytes - ready.plan.own_bytes)
     weights = {
         slot for v, slot in ready.plan.slots.items() if slot.space == "workspace" and v.type.nbytes >= 1 << 20
     }

@@ -10,9 +10,9 @@ from jax_cocktail.device.host import Cache
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import is_parallel, walk
 from tests.null.programs import arguments, build, elementwise
+from tests.oracle.interpreter.run import run
 
 
 def rows_of(shape, passes: int, along: int = 1):
@@ -39,7 +39,7 @@ def rows_of(shape, passes: int, along: int = 1):
 )
 def test_small_parts_are_for_arrays_that_are_passed_over_again(shape, passes, along, trips):
     cache = Cache(48 << 10, 1 << 20, 1e10, 1e10)
-    limits = Limits(flops=20, bytes=1e9, light=4, least_part=2, pack_trips=3, cache=cache)
+    limits = Limits(flops=20, bytes=1e9, light=4, least_part=2, cache=cache)
     program = rows_of(shape, passes, along)
     after = place(program, UnitMesh(units=2), limits=limits)
     (loop,) = (s for s in walk(after.entry) if is_parallel(s))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    defined_in,
     operators_in,
     regions_in,
 )
@@ -119,6 +121,46 @@ def test_a_statement_may_become_several_or_none() -> None:
     after = rewrite(program, twice)
     verify(after)
     assert kinds(after) == ["copy", "neg", "copy", "neg"]
+
+
+class Counted(tuple[Statement, ...]):
+    """Statements that count how often they are gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Statement]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_a_program_is_walked_once_for_fresh_values() -> None:
+    program = nested()
+    highest = max(value.id for value in defined_in(program.entry))
+    loop = next(s for s in program.entry.body if isinstance(s, LoopUTask))
+    inside = Counted(loop.body.body)
+    loop = replace(loop, body=replace(loop.body, body=inside))
+    outside = Counted(loop if isinstance(s, LoopUTask) else s for s in program.entry.body)
+    program = replace(program, entry=replace(program.entry, body=outside))
+
+    fresh = FreshValues(program)
+    assert (outside.times, inside.times) == (0, 0)  # a pass that makes nothing
+    scalar = TensorType("float32")
+    assert [fresh.make(scalar).id for _ in range(3)] == [highest + 1, highest + 2, highest + 3]
+    assert FreshValues(program).make(scalar).id == highest + 1  # another pass, on the same program
+    assert (outside.times, inside.times) == (1, 1)
+
+    body = (*program.entry.body, *fresh_negation(program))
+    after = replace(program, entry=replace(program.entry, body=body))
+    read = outside.times, inside.times
+    assert FreshValues(after).make(scalar).id == highest + 2
+    assert (outside.times, inside.times) == read  # only what has changed is walked again
+
+
+def fresh_negation(program: UProgram) -> tuple[Statement, ...]:
+    """An operator for the end of a program."""
+    b = Builder(FreshValues(program))
+    b.emit("neg", program.entry.results, program.entry.results[0].type)
+    return tuple(b.out)
 
 
 def test_members_of_groups_are_visited() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.schedule.share_exponentials import share_exponentials
-from jax_cocktail.utask.interpreter.run import run
+from jax_cocktail.stitch.share_exponentials import share_exponentials
 from jax_cocktail.utask.ir import operators_in
 from tests.null.programs import arguments, build, counted, elementwise
+from tests.oracle.interpreter.run import run
 
 SQUARE = "float32[6,6]"  # so that a wrong axis would fit, too
 

@@ -8,7 +8,7 @@ import pytest
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.schedule.simplify.peephole import is_lossless
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.utask.interpreter.common import numpy_dtype
+from jax_cocktail.utask.arrays import numpy_dtype
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, StitchedUTask, UOperator, UProgram
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE
 from tests.null.programs import (

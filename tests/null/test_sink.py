@@ -8,11 +8,11 @@ import pytest
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.schedule.memory.plan import plan_memory
 from jax_cocktail.schedule.sink import sink
-from jax_cocktail.stitch.fuse import stitch
-from jax_cocktail.utask.interpreter.run import run
+from jax_cocktail.stitch.fuse import fuse
 from jax_cocktail.utask.ir import LoopUTask, StitchedUTask, walk
 from tests.null.meshes import agrees, block, parts, planned, put
 from tests.null.programs import branch, build, counted, elementwise, kinds, matmul, same_results, while_loop
+from tests.oracle.interpreter.run import run
 
 ROWS, WEIGHTS, FLAG = "float32[2,4]", "float32[4,3]", "int32[]"
 
@@ -48,7 +48,7 @@ def test_product_and_update_move_into_the_case():
     (chosen,) = [s for s in walk(after.entry) if hasattr(s, "branches")]
     assert [s.kind for s in chosen.branches[1].body] == ["dot", "dynamic_update_slice"]
     assert sink(after) is after
-    stitched = stitch(after)
+    stitched = fuse(after)
     plan = plan_memory(stitched)
     into = [s for s in walk(stitched.entry) if isinstance(s, StitchedUTask) and s.members[0].kind == "dot"]
     assert [m.kind for m in into[0].members] == ["dot", "dynamic_update_slice"]  # nothing is made beside it
@@ -92,7 +92,7 @@ def test_updates_by_rows():
     after = sunk(build([ROWS, WEIGHTS, FLAG], body))
     (chosen,) = [s for s in walk(after.entry) if hasattr(s, "branches")]
     assert [s.kind for s in chosen.branches[1].body] == ["dot", "reshape", "dynamic_update_slice"]
-    into = [s for s in walk(stitch(after).entry) if isinstance(s, StitchedUTask)]
+    into = [s for s in walk(fuse(after).entry) if isinstance(s, StitchedUTask)]
     assert ["dot", "reshape", "dynamic_update_slice"] in [[m.kind for m in s.members] for s in into]
 
 
@@ -243,7 +243,7 @@ def test_a_product_stays_before_what_overwrites_its_operand(loop):
     after = sunk(program)
     (chosen,) = [s for s in walk(after.entry) if hasattr(s, "branches")]
     assert "dot" not in [s.kind for s in chosen.branches[0].body]
-    assert plan_memory(stitch(after)).workspace_bytes <= 64, "a row, and no array"
+    assert plan_memory(fuse(after)).workspace_bytes <= 64, "a row, and no array"
     agrees(program, planned(after), 0)
 
 
@@ -290,7 +290,7 @@ def test_a_part_of_an_array_is_not_moved_within_it():
         return counted(b, 5, [array], trip)
 
     program = build(["float32[1,4]", "float32[4,4]", FLAG, "float32[20]"], body)
-    assert plan_memory(stitch(sunk(program))).workspace_bytes <= 64, "a row"
+    assert plan_memory(fuse(sunk(program))).workspace_bytes <= 64, "a row"
 
 
 def test_what_may_fail_fails_whatever_another_branch_chooses():

@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 from jax_cocktail.codegen.kernel import Index, Name, SizeName, nodes_in, printed, spelled, text
 from jax_cocktail.codegen.writer import code
 from jax_cocktail.compiler import emit, transform
-from jax_cocktail.schedule.known_lengths import known_lengths
-from jax_cocktail.schedule.launch_parameters import launch_parameters
-from jax_cocktail.utask.interpreter.run import run
+from jax_cocktail.schedule.launch_parameters import known_lengths, launch_parameters
 from jax_cocktail.utask.ir import LoopUTask, walk
 from jax_cocktail.utask.layout import dense
 from jax_cocktail.utask.sizes import Quotient, Size, integer, is_integer, parameter
 from jax_cocktail.utask.types import TensorType, Value
 from tests.null.programs import arguments, build, counted, elementwise, matmul
+from tests.oracle.interpreter.run import run
 
 N = parameter(50)
 OPERATIONS = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)

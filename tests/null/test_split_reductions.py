@@ -12,11 +12,11 @@ from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import transform
 from jax_cocktail.device.nvidia import A100, H200
-from jax_cocktail.schedule.split_reductions import split_reductions
+from jax_cocktail.stitch.split_reductions import split_reductions
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import UOperator, UProgram, is_parallel, operators_in, walk
 from tests.null.programs import arguments, build
+from tests.oracle.interpreter.run import run
 
 
 def reduction(

@@ -8,10 +8,10 @@ import pytest
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.schedule.split_scans import split_scans
-from jax_cocktail.utask.interpreter.run import run
+from jax_cocktail.stitch.split_scans import split_scans
 from jax_cocktail.utask.ir import UProgram, operators_in
 from tests.null.programs import build
+from tests.oracle.interpreter.run import run
 
 GPU = machine_of(H200)
 NAN = np.nan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax_cocktail.compiler import transform
 from jax_cocktail.device.tuning import PROGRAM
-from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.stitch.fuse import fuse
 from jax_cocktail.utask.ir import StitchedUTask, UOperator, walk
 from jax_cocktail.utask.rewrite import rewrite
 from tests.null.programs import build, counted, elementwise
@@ -56,7 +56,7 @@ def test_a_core_runs_through_the_arrays_of_one_update_at_a_time():
         assert len({*group.inputs, *group.outputs}) <= PROGRAM.streams // 3 * 4
     assert 4 <= len(found) < count
     flat = rewrite(transform(program), lambda s: list(s.members) if isinstance(s, StitchedUTask) else s)
-    threads = [s for s in walk(stitch(flat, 256).entry) if isinstance(s, StitchedUTask)]
+    threads = [s for s in walk(fuse(flat, 256).entry) if isinstance(s, StitchedUTask)]
     assert len(threads) < len(found)  # each thread waits once for all of its loads
 
 
@@ -253,7 +253,7 @@ def test_threads_store_only_beside_whole_warps():
     def stored(shape, threads):
         program = transform(build([f"float32[{shape}]"], softmax))
         flat = rewrite(program, lambda s: list(s.members) if isinstance(s, StitchedUTask) else s)
-        found = [s for s in walk(stitch(flat, threads).entry) if isinstance(s, StitchedUTask)]
+        found = [s for s in walk(fuse(flat, threads).entry) if isinstance(s, StitchedUTask)]
         return any("exp" in kinds(group) and group.reductions for group in found)
 
     assert stored("8,64", 256) and not stored("9,64", 256) and stored("9,64", 1)

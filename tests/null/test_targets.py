@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 MAKERS = re.compile(r"cuda|rocm|nvcc|nvrtc|hiprtc|hipcc|nvidia|\b(amd|hip)\b", re.IGNORECASE)
 TARGETS = ("codegen/cuda.py", "codegen/rocm.py", "codegen/machines.py")
 LAYERS = ("build", "device", "runtime")
-PLATFORMS = ("lowering/gpu_call.py",)  # the table of platforms
+PLATFORMS = ("lowering/edge/gpu_call.py",)  # the table of platforms
 LOOKING = (
     "commands/checks.py",
     "commands/bench.py",
@@ -55,3 +55,18 @@ def test_bazel_knows_the_tests_of_amds_gpus() -> None:
         listed = set(re.findall(r'"(\w+)"', "".join(lists)))
         files = {path.stem.removeprefix("test_") for path in build.parent.glob("test_*.py")}
         assert listed <= files and {name for name in files if "rocm" in name} <= listed, build
+
+
+def test_bazel_knows_the_tests_with_cases_for_a_long_run() -> None:
+    """The suites `long` have every file of whose cases a usual run leaves some out."""
+    marks = r"mark\.(long|sampled|covering)\b"
+    leaves_out = re.compile(marks + r"|selection import ALL|\bimport .*\b(buckets|chosen)\b")
+    about = {"test_selection.py", Path(__file__).name}
+    for build in ROOT.glob("tests/*/BUILD.bazel"):
+        lists = re.findall(r"\blong = \[(.*?)\]", build.read_text(encoding="utf-8"), re.DOTALL)
+        found = {
+            path.stem.removeprefix("test_")
+            for path in build.parent.glob("test_*.py")
+            if path.name not in about and leaves_out.search(path.read_text(encoding="utf-8"))
+        }
+        assert set(re.findall(r'"(\w+)"', "".join(lists))) == found, build

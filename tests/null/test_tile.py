@@ -11,12 +11,12 @@ from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.placement.parts import Tiling
-from jax_cocktail.placement.tile import Sources, pack, tile
-from jax_cocktail.utask.interpreter.run import run
+from jax_cocktail.placement.tile import Sources, tile
 from jax_cocktail.utask.ir import LoopUTask, Region, UProgram, is_parallel
 from jax_cocktail.utask.substitute import FreshValues
 from tests.null.operators import SAMPLES, Sample
 from tests.null.programs import arguments, branch, build, counted, elementwise, while_loop
+from tests.oracle.interpreter.run import run
 
 
 def replaced_body(program: UProgram, body, results=None) -> UProgram:
@@ -243,20 +243,3 @@ def test_in_place_needs_reads_of_the_own_part():
     (result,), c = program.entry.results, program.entry.parameters[0]
     with pytest.raises(VerificationError, match="updated in place"):
         tiled(program, {result: 0}, 3, Sources(bases={result: c}))
-
-
-def test_packed_operand():
-    def body(b, h, w):
-        axes = {"lhs_batch": (), "lhs_contract": (0,), "rhs_batch": (), "rhs_contract": (0,)}
-        return (b.emit("dot", (h, w), "float32", (4, 6), **axes),)
-
-    program = build(["float32[5]", "float32[5,4,6]"], body)
-    (result,), w = program.entry.results, program.entry.parameters[1]
-    fresh = FreshValues(program)
-    copies, packed = pack(w, 2, Tiling(3), fresh)
-    assert packed.parts.type.shape == (3, 5, 4, 2)
-    sources = Sources(packed={(w, 2): packed})
-    loop = tile(program.entry.body, (result,), {result: 1}, Tiling(3), fresh, sources=sources)
-    after = replaced_body(program, (*copies, *loop))
-    same(program, after)
-    assert w not in [v for s in the_loop(after).body.body for v in s.inputs]

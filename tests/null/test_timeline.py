@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from jax_cocktail.codegen.stamps import HEAD_WORDS, Stamp
-from jax_cocktail.timeline.picture import COLORS, MOST_SLICES, MOST_UNITS, panel_of
 from jax_cocktail.timeline.rings import begin_of, read
-from jax_cocktail.timeline.table import lines
 from jax_cocktail.timeline.trace import Trace
 from jax_cocktail.timeline.values import Crossing, Slice, Timeline
 from jax_cocktail.utask.types import NOWHERE, Source
+from jax_cocktail_tools.timeline.picture import COLORS, MOST_SLICES, MOST_UNITS, panel_of
+from jax_cocktail_tools.timeline.table import lines
 
 HERE = Source("rnn.py", 13, "rnn")
 LOOP, WORK, ARRIVE, WAIT = (
@@ -208,7 +208,7 @@ def test_a_panel_has_the_slices_of_the_window():
         *[("product", 10, 12), ("arrive", 12, 13), ("wait", 13, 26), ("other", 26, 27), ("product", 27, 30)]
     ]
     assert part.released == (26,) and "0.0 \u00b5s of 0.1 \u00b5s" in part.title
-    assert any("dot in loop of 2 at rnn.py:13 (rnn)" in s.told for s in part.spans)
+    assert any("dot in loop of 2 at rnn.py:13 (rnn)" in s.tooltip for s in part.spans)
 
 
 def test_a_picture_of_a_call():

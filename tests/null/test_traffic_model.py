@@ -7,16 +7,16 @@ from collections import Counter
 import pytest
 
 from jax_cocktail.codegen.machines import machine_of
+from jax_cocktail.codegen.traffic import Moved, traffic
 from jax_cocktail.compiler import emit
 from jax_cocktail.cost.cpu import our_price
 from jax_cocktail.cost.cpu_products import Form, Loads, product_loads
-from jax_cocktail.cost.traffic import Moved, traffic
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.utask.candidate import SINGLE, Candidate
-from jax_cocktail.utask.interpreter.run import run
 from tests.null.gpus import recurrence
 from tests.null.programs import arguments, branch, build, counted, elementwise, matmul, while_loop
+from tests.oracle.interpreter.run import run
 
 F = 4  # bytes of an element
 

@@ -13,9 +13,9 @@ import pytest
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.primitives import CONTROL_FLOW, RULES, physical_type, translate, why_unsupported
 from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, UOperator, UProgram, walk
 from jax_cocktail.utask.types import Source, TensorType
+from tests.oracle.interpreter.run import run
 
 HERE = Source("model.py", 7, "step")
 

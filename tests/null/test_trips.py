@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jax_cocktail.analysis.trips import goes_by_trips, side_by_side
+from jax_cocktail.analysis.trips import loop_with_unknown_trips, side_by_side
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.unit_count import asks_units, know_units, no_price_tells
-from jax_cocktail.utask.interpreter.run import run
+from jax_cocktail.schedule.unit_count import asks_units, fix_unit_count, needs_measurement
 from jax_cocktail.utask.ir import LoopUTask, is_parallel, walk
 from tests.null.programs import arguments, branch, build, counted, elementwise, while_loop
+from tests.oracle.interpreter.run import run
 
 LANES = 6
 TWO = UnitMesh(units=2)
@@ -110,12 +110,13 @@ def test_trips_that_hand_on_stay():
 
 def test_fewer_trips_than_units_are_not_forced():
     loop = outer(lanes(halved))
-    assert goes_by_trips(loop, LANES) is not None and goes_by_trips(loop, LANES + 1) is None
+    assert loop_with_unknown_trips(loop, LANES) is not None
+    assert loop_with_unknown_trips(loop, LANES + 1) is None
 
 
 def test_light_trips_of_known_length_stay():
     program = lanes(lambda b, x: elementwise(b, "tanh", x))
-    assert side_by_side(outer(program), {}) is not None and goes_by_trips(outer(program), 2) is None
+    assert side_by_side(outer(program), {}) is not None and loop_with_unknown_trips(outer(program), 2) is None
     assert place(program, TWO, limits=NEVER) is program
     assert parallel(place(program, TWO, limits=Limits(flops=20, light=4)))
 
@@ -143,7 +144,7 @@ def two_ways(b, xs):
 @pytest.mark.parametrize("units, added", [(1, 1.0), (2, 10.0), (132, 10.0)])
 def test_known_units(units, added):
     program = build(["float32[4]"], two_ways)
-    after = simplify(know_units(program, units))
+    after = simplify(fix_unit_count(program, units))
     verify(after)
     assert asks_units(program) and not asks_units(after)
     assert len(list(walk(after.entry))) <= 3  # one way is left
@@ -159,7 +160,7 @@ def test_trips_of_a_parallel_loop_have_one_unit():
 
     program = lanes(body)
     (x,) = arguments(program)
-    few, many = know_units(program, 2), know_units(program, LANES + 1)
+    few, many = fix_unit_count(program, 2), fix_unit_count(program, LANES + 1)
     np.testing.assert_allclose(run(few, [x])[0], run(program, [x])[0])
     np.testing.assert_allclose(run(many, [x])[0], run(program, [x])[0] + LANES)
 
@@ -191,18 +192,18 @@ def test_who_asks_knows_the_constants_that_placement_knows(outside):
 
     program = pairs(body, outside)
     (x,) = arguments(program)
-    known = know_units(program, 2)
+    known = fix_unit_count(program, 2)
     np.testing.assert_allclose(run(known, [x])[0], run(program, [x])[0])
     assert len(parallel(place(known, TWO, limits=NEVER))) == 1
-    assert no_price_tells(pairs(halved, outside))
+    assert needs_measurement(pairs(halved, outside))
 
 
 def test_who_does_not_ask():
     program = lanes(halved)
-    assert know_units(program, 2) is program
+    assert fix_unit_count(program, 2) is program
 
 
 def test_what_no_price_tells():
     light = lanes(lambda b, x: elementwise(b, "tanh", x))
-    assert no_price_tells(lanes(halved)) and no_price_tells(build(["float32[4]"], two_ways))
-    assert not no_price_tells(light) and not no_price_tells(lanes(halved, carries=True))
+    assert needs_measurement(lanes(halved)) and needs_measurement(build(["float32[4]"], two_ways))
+    assert not needs_measurement(light) and not needs_measurement(lanes(halved, carries=True))

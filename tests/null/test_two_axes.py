@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.parallel import (
+    AxisRange,
     Digit,
-    Run,
     block_access,
     own_slices,
     parallel_fault,
@@ -17,25 +17,26 @@ from jax_cocktail.analysis.parallel import (
     tile_access,
 )
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.cost.unit_time import Part, operand_bytes, unit_of, unit_seconds
+from jax_cocktail.cost.unit_time import Part, operand_bytes, unit_seconds
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import PROGRAM
+from jax_cocktail.device.unit import unit_of
 from jax_cocktail.placement import place as place_module
 from jax_cocktail.placement.grid import numbers_of_parts
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.memory import sharing
+from jax_cocktail.schedule.products.pack_factors import Packing, pack_factors
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.schedule.sync.hazards import ALL, Access
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, free_values, is_parallel, operators_in, walk
 from tests.null.gpus import plan_for, recurrence
 from tests.null.grids import EagerGrids
-from tests.null.meshes import agrees, empty, parts, planned, useless_barriers
+from tests.null.meshes import agrees, double_buffer, empty, parts, planned, useless_barriers
 from tests.null.programs import arguments, build, counted, elementwise, matmul, unverified
+from tests.oracle.interpreter.run import run
 from tests.oracle.mesh_interpreter import barrier_count
 
 # -- the rule ------------------------------------------------------------------------------------------------
@@ -76,7 +77,7 @@ def gridded(trips, across, size=(1, 1), place=lambda b, row, column: (row, colum
 def loop_of(body):
     program = unverified(["float32[4,6]"], body)
     loop = next(s for s in walk(program.entry) if isinstance(s, LoopUTask))
-    return loop, scalar_constants(operators_in(program.entry))
+    return loop, scalar_constants(program.entry)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def loop_of(body):
 def test_a_block_has_a_run_for_every_digit(trips, across, size):
     loop, constants = loop_of(gridded(trips, across, size))
     assert not parallel_fault(loop, constants)
-    runs = {Run(0, size[0], Digit(across, trips // across)), Run(1, size[1], Digit(1, across))}
+    runs = {AxisRange(0, size[0], Digit(across, trips // across)), AxisRange(1, size[1], Digit(1, across))}
     found = block_access(loop, constants)[loop.outputs[0]]
     assert set(found) == {run for run in runs if run.digit.count > 1}
     for part in range(trips):
@@ -228,7 +229,7 @@ def cut(program: UProgram, limits: Limits, units: int = 4) -> UProgram:
 
 def grids(program: UProgram) -> list[int]:
     """Trips of the loops that own blocks of two axes."""
-    constants = scalar_constants(operators_in(program.entry))
+    constants = scalar_constants(program.entry)
     loops = (s for s in walk(program.entry) if is_parallel(s))
     return [
         s.trip_count for s in loops if any(len(r or ()) == 2 for r in block_access(s, constants).values())
@@ -239,24 +240,24 @@ CASES = {
     "rows and heads": (heads(4, 3, 5, 3), EagerGrids(), [12]),
     "rows and columns": (recurrence(4, 8, 5), EagerGrids(last=True), [16]),
     "columns that leave some over": (recurrence(4, 7, 5), EagerGrids(last=True), [16]),
-    "weights for all": (recurrence(4, 8, 5), EagerGrids(last=True, dense_bytes=0), [16]),
     "a shorter last block": (heads(4, 5, 5, 3), EagerGrids(uneven=True), [12]),
     "rows that meet": (normalised(4, 8), EagerGrids(last=True), []),
 }
 
 
+@pytest.mark.parametrize("near", [1 << 20, 1])  # one copy of the weights for each block, or for all of a part
 @pytest.mark.parametrize("name", CASES)
-def test_blocks_of_two_axes_on_every_number_of_units(name):
+def test_blocks_of_two_axes_on_every_number_of_units(name, near):
     program, limits, expected = CASES[name]
     found = cut(program, limits)
     assert grids(found) == expected
     for x, y in zip(run(found, arguments(program)), run(program, arguments(program)), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
-    ready = planned(simplify(unroll_pairs(found)))
+    ready = planned(pack_factors(simplify(double_buffer(found)), Packing(reads=2, near=near)))
     agrees(found, ready, most=5)
     assert useless_barriers(found, ready) == []
     plain = cut(program, replace(limits, has_grids=False))
-    assert barrier_count(ready[0]) == barrier_count(planned(simplify(unroll_pairs(plain)))[0])
+    assert barrier_count(ready[0]) == barrier_count(planned(simplify(double_buffer(plain)))[0])
 
 
 class ForProducts(EagerGrids):
@@ -280,10 +281,10 @@ def test_what_lies_between_products_is_cut_like_them():
     program = build(["float32[4,8]", "float32[8,8]"], body)
     found = cut(program, ForProducts(last=True))
     assert grids(found) == [16, 16]
-    ready = planned(simplify(unroll_pairs(found)))
+    ready = planned(simplify(double_buffer(found)))
     agrees(found, ready, most=5)
     plain = cut(program, replace(ForProducts(last=True), has_grids=False))
-    assert barrier_count(ready[0]) == barrier_count(planned(simplify(unroll_pairs(plain)))[0])
+    assert barrier_count(ready[0]) == barrier_count(planned(simplify(double_buffer(plain)))[0])
 
 
 class OnlyProducts(ForProducts):
@@ -301,7 +302,7 @@ def test_a_block_gathers_the_rows_that_it_reads(monkeypatch):
     found = cut(program, OnlyProducts(last=True, light=64))
     gathered = [o.output.type.shape[0] for o in operators_in(found.entry) if o.kind == "gather"]
     assert grids(found) == [16] and set(gathered) == {1}
-    ready = planned(simplify(unroll_pairs(found)))
+    ready = planned(simplify(double_buffer(found)))
     agrees(program, ready, most=5)
     assert useless_barriers(found, ready) == []
 
@@ -346,10 +347,10 @@ def test_equal_blocks_need_no_barrier():
     assert first.conflicts(replace(first, performer=ALL))
 
 
-@pytest.mark.parametrize(("name", "copies"), [("rows and columns", 16), ("weights for all", 4)])
-def test_weights_that_stay_are_copied_for_every_unit(name, copies):
+@pytest.mark.parametrize(("near", "copies"), [(1 << 20, 16), (1, 4)])
+def test_weights_that_stay_are_copied_for_every_unit(near, copies):
     """Blocks of equal columns read equal weights: each its own copy, if that can stay in near memory."""
-    found = cut(*CASES[name][:2])
+    found = pack_factors(simplify(cut(*CASES["rows and columns"][:2])), Packing(reads=2, near=near))
     shapes = [s.outputs[0].type.shape for s in walk(found.entry) if is_parallel(s)]
     assert shapes[0] == (copies, 8, 2)
 

@@ -14,10 +14,10 @@ from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.loops.unroll import unroll
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync import double_buffer
-from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
+from jax_cocktail.schedule.sync import double_buffer as buffering
 from jax_cocktail.utask.ir import LoopUTask, Region, is_parallel, walk
 from jax_cocktail.utask.substitute import FreshValues
+from tests.null.meshes import double_buffer
 from tests.null.programs import branch, build, counted, elementwise, same_results, while_loop
 
 V = "float32[3]"
@@ -116,7 +116,7 @@ def _around(trips, in_place=False):
 @pytest.mark.parametrize("trips", [4, 5, 9])
 def test_pairs(trips):
     program = _around(trips)
-    after = unroll_pairs(program)
+    after = double_buffer(program)
     verify(after)
     assert trip_counts(after)[0] == trips // 2
     assert len(trip_counts(after)) == 1 + 2 + trips % 2
@@ -127,9 +127,9 @@ def test_pairs(trips):
 
 def test_loops_that_need_no_second_buffer_stay():
     for program in (_around(3), _around(8, in_place=True)):
-        assert unroll_pairs(program) is program
+        assert double_buffer(program) is program
     sequential = build([V], lambda b, x: counted(b, 8, [x], lambda i, c: [elementwise(b, "neg", c)]))
-    assert unroll_pairs(sequential) is sequential
+    assert double_buffer(sequential) is sequential
 
 
 def test_unrolling_an_index_that_is_carried_on():
@@ -163,12 +163,12 @@ def roots(b, a):
 
 
 def test_a_loop_may_become_too_long_by_what_it_holds(monkeypatch):
-    limits = Limits(flops=0, bytes=0, light=20.0, again=1.0, pack_trips=2)
+    limits = Limits(flops=0, bytes=0, light=20.0, again=1.0)
     once = place(simplify(build(["float32[24]"], roots)), UnitMesh(units=2), limits=limits)
     outer = next(s for s in walk(once.entry) if isinstance(s, LoopUTask) and s.condition)
     statements = sum(1 for region in outer.regions for _ in walk(region))
-    monkeypatch.setattr(double_buffer, "PROGRAM", replace(PROGRAM, doubled_statements=statements))
-    after = unroll_pairs(once)
+    monkeypatch.setattr(buffering, "PROGRAM", replace(PROGRAM, doubled_statements=statements))
+    after = double_buffer(once)
     verify(after)
     assert after is not once, "the inner loop is short enough"
     same_results(once, after)

@@ -17,19 +17,18 @@ from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.loops.unroll import guarded, out_of_place
 from jax_cocktail.schedule.memory import sharing
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync import double_buffer
-from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
+from jax_cocktail.schedule.sync import double_buffer as buffering
 from jax_cocktail.schedule.sync.hazards import ALL, FIRST, Access
 from jax_cocktail.utask.guard import stopping_branch
-from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, Region, UOperator, UProgram, operators_in, walk
 from jax_cocktail.utask.substitute import FreshValues
-from tests.null.meshes import Planned, block, empty, mapped, parts, planned, put
+from tests.null.meshes import Planned, block, double_buffer, empty, mapped, parts, planned, put
 from tests.null.programs import build, elementwise, matmul, same_results, while_loop
+from tests.oracle.interpreter.run import run
 from tests.oracle.mesh_interpreter import barrier_count, run_mesh, simulate
 
 PRODUCTS = Limits(flops=200, light=400)  # alone are worth dividing
-EAGER = Limits(flops=0, bytes=0, light=20.0, again=1.0, pack_trips=2)
+EAGER = Limits(flops=0, bytes=0, light=20.0, again=1.0)
 
 
 def below(b, x, bound, dtype="int32"):
@@ -188,7 +187,7 @@ def agrees(program: UProgram, ready: Planned, seed: int, units: int) -> None:
 def test_barriers_per_trip(name, units):
     program = PROGRAMS[name][0]()
     once = divided(name, units)
-    twice = unroll_pairs(once)
+    twice = double_buffer(once)
     verify(twice)
     assert per_trip(planned(once)[0]) == [PROGRAMS[name][2]]
     ready = planned(twice)
@@ -200,7 +199,7 @@ def test_barriers_per_trip(name, units):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_barrier_is_needed(name):
-    program, ready = PROGRAMS[name][0](), planned(unroll_pairs(divided(name, 3)))
+    program, ready = PROGRAMS[name][0](), planned(double_buffer(divided(name, 3)))
     needed = set()
     for seed in range(4):
         values = arguments(program, seed)
@@ -215,7 +214,7 @@ def test_every_barrier_is_needed(name):
 def test_odd_and_even_trips(name, bound):
     make, limits, *_ = PROGRAMS[name]
     program = make(bound=bound)
-    twice = unroll_pairs(place(simplify(program), UnitMesh(units=2), limits=limits))
+    twice = double_buffer(place(simplify(program), UnitMesh(units=2), limits=limits))
     assert any(stopping_branch(s) is not None for s in walk(twice.entry) if isinstance(s, LoopUTask))
     same_results(program, twice)
     agrees(program, planned(twice), bound, 2)
@@ -224,13 +223,13 @@ def test_odd_and_even_trips(name, bound):
 # -- two trips in one ----------------------------------------------------------------------------------------
 def test_long_loops_are_compiled_once(monkeypatch):
     once = divided("greedy", 2)
-    assert unroll_pairs(once) is not once
+    assert double_buffer(once) is not once
     (loop,) = [s for s in walk(once.entry) if isinstance(s, LoopUTask) and s.condition]
     statements = sum(1 for region in loop.regions for _ in walk(region))
-    monkeypatch.setattr(double_buffer, "PROGRAM", replace(PROGRAM, doubled_statements=statements - 1))
-    assert unroll_pairs(once) is once
-    monkeypatch.setattr(double_buffer, "PROGRAM", replace(PROGRAM, doubled_statements=statements))
-    assert unroll_pairs(once) is not once
+    monkeypatch.setattr(buffering, "PROGRAM", replace(PROGRAM, doubled_statements=statements - 1))
+    assert double_buffer(once) is once
+    monkeypatch.setattr(buffering, "PROGRAM", replace(PROGRAM, doubled_statements=statements))
+    assert double_buffer(once) is not once
 
 
 def whiles(program: UProgram) -> list[LoopUTask]:
@@ -292,7 +291,7 @@ def test_in_place_becomes_out_of_place():
 
 
 def constants_of(program):
-    return scalar_constants(operators_in(program.entry))
+    return scalar_constants(program.entry)
 
 
 def test_parts_of_an_array_stay_in_place():
@@ -323,7 +322,7 @@ def test_loops_that_save_nothing_stay():
         return while_loop(b, (b.constant(0, "int32"), x), lambda count, _: below(b, count, 3), step)
 
     program = build(["float32[4]"], body)
-    assert unroll_pairs(program) is program
+    assert double_buffer(program) is program
 
 
 def test_loops_in_loops():
@@ -355,7 +354,7 @@ def test_loops_in_loops():
         return outer[1:]
 
     program = build(["float32[4]"], body)
-    after = unroll_pairs(program)
+    after = double_buffer(program)
     verify(after)
     assert [stopping_branch(loop) is not None for loop in whiles(after)] == [False, True]
     same_results(program, after)
@@ -414,7 +413,7 @@ def spaces(ready: Planned) -> set[str]:
 
 def test_results_of_loops_are_copied_once():
     name = "conjugate gradients"
-    ready = planned(unroll_pairs(divided(name, 2)))
+    ready = planned(double_buffer(divided(name, 2)))
     assert spaces(ready) == {"own"}
     copied = [s for s in ready[0].entry.body if isinstance(s, UOperator) and s.kind == "copy"]
     assert [s.output for s in copied if s.output in ready[0].entry.results] == list(ready[0].entry.results)

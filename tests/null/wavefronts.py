@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jax_cocktail.schedule.loops.wavefront.pipeline import Limits, pipeline
+from jax_cocktail.device.tuning import LoopTuning
+from jax_cocktail.schedule.loops.wavefront.pipeline import pipeline
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.utask.builder import Builder
@@ -15,10 +16,10 @@ from jax_cocktail.utask.remarks import Listener, nobody
 from jax_cocktail.utask.types import Value
 from tests.null.programs import branch, build, counted, elementwise, matmul
 
-ALWAYS = Limits(flops=0, trips=1)
+ALWAYS = LoopTuning(flops=0, trips=1)
 
 
-def pipelined(program: UProgram, limits: Limits = ALWAYS, remark: Listener = nobody) -> UProgram:
+def pipelined(program: UProgram, limits: LoopTuning = ALWAYS, remark: Listener = nobody) -> UProgram:
     return pipeline(hoist(simplify(program)), limits, remark)
 
 

@@ -1,1 +1,1 @@
-"""The mesh interpreter: runs planned programs unit by unit and finds accesses that no barrier orders."""
+"""Interpreters that tests compare with: on whole values, and unit by unit in planned memory."""

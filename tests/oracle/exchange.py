@@ -7,11 +7,26 @@ from typing import cast
 import numpy as np
 
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.utask.exchange import blocks_of, tagged_words, widest, words_of
-from jax_cocktail.utask.interpreter.common import Array, numpy_dtype
+from jax_cocktail.utask.arrays import Array, numpy_dtype
+from jax_cocktail.utask.exchange import Blocks, blocks_of, tagged_words, widest, words_of
 from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
 
 _BUFFERS = 2
+
+
+def own(blocks: Blocks, unit: int, units: int) -> range:
+    """The numbers of a unit's parts."""
+    return range((unit - blocks.first) % units, blocks.parts, units)
+
+
+def part(blocks: Blocks, number: int) -> tuple[slice, ...]:
+    """Indices of a part."""
+    return (*(slice(None),) * blocks.axis, slice(number * blocks.size, (number + 1) * blocks.size))
+
+
+def parts(blocks: Blocks) -> tuple[slice, ...]:
+    """Indices of all parts."""
+    return (*(slice(None),) * blocks.axis, slice(0, blocks.parts * blocks.size))
 
 
 class TaggedWords:
@@ -29,13 +44,13 @@ class TaggedWords:
         values = np.zeros(sent.size, np.uint32)
         place = 0
         for operand, blocks in zip(operands, blocks_of(exchange), strict=True):
-            own = np.zeros(operand.shape, bool)
-            for part in blocks.own(unit, self.units):
-                own[blocks.part(part, operand.ndim)] = True
-            whole = blocks.all(operand.ndim)
+            mine = np.zeros(operand.shape, bool)
+            for number in own(blocks, unit, self.units):
+                mine[part(blocks, number)] = True
+            whole = parts(blocks)
             here = slice(place, place + operand[whole].size)
             bits = np.ascontiguousarray(operand[whole]).view(np.uint32)
-            sent[here], values[here] = own[whole].ravel(), bits.ravel()
+            sent[here], values[here] = mine[whole].ravel(), bits.ravel()
             place = here.stop
         blocks = widest(exchange)
         idle = (unit - blocks.first) % self.units - blocks.parts
@@ -63,7 +78,7 @@ class TaggedWords:
             shape = value.type.shape
             count = blocks.words(shape)
             array = words[place : place + count].copy().view(numpy_dtype(value.type.dtype))
-            whole = np.empty(shape, bool)[blocks.all(len(shape))].shape
+            whole = np.empty(shape, bool)[parts(blocks)].shape
             found.append(cast(Array, array.reshape(whole)))
             place += count
         return found

@@ -15,10 +15,10 @@ import numpy as np
 from jax_cocktail.analysis.axes import Tie
 from jax_cocktail.placement.cutter import part_attributes
 from jax_cocktail.placement.families import schedule_operator
-from jax_cocktail.utask.interpreter.common import Array
-from jax_cocktail.utask.interpreter.run import EVALUATE
+from jax_cocktail.utask.arrays import Array
 from jax_cocktail.utask.ir import Attributes, UOperator
 from jax_cocktail.utask.types import Shape, TensorType, Value
+from tests.oracle.interpreter.run import EVALUATE
 
 Axes = Sequence[int | None]  # an axis of each result, or of each operand
 

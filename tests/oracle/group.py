@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.utask.interpreter.common import Array
-from jax_cocktail.utask.interpreter.run import EVALUATE
+from jax_cocktail.utask.arrays import Array
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import TensorType, Value
+from tests.oracle.interpreter.run import EVALUATE
 from tests.oracle.memory import Cells
 
 _NOWHERE = np.asarray(-1, np.int64)

@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.utask.interpreter.common import Array, numpy_dtype
+from jax_cocktail.utask.arrays import Array, numpy_dtype
 from jax_cocktail.utask.ir import Statement, UOperator, UProgram, walk
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.plan import MemoryPlan, Slot

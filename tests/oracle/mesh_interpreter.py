@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jax_cocktail.errors import VerificationError
+from jax_cocktail.utask.arrays import Array
 from jax_cocktail.utask.exchange import blocks_of
-from jax_cocktail.utask.interpreter.common import Array
-from jax_cocktail.utask.interpreter.run import EVALUATE
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -31,8 +30,9 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.layout import dense
 from jax_cocktail.utask.plan import MemoryPlan, Slot, scratch_bytes
 from jax_cocktail.utask.types import ITEM_SIZE, Value
-from tests.oracle.exchange import TaggedWords
+from tests.oracle.exchange import TaggedWords, own, part, parts
 from tests.oracle.group import Traced, check_lanes, evaluate_member, needed_members, sources
+from tests.oracle.interpreter.run import EVALUATE
 from tests.oracle.memory import Cells, Clock, Memory, Race, address_of, make_memory
 
 Order = Sequence[int] | np.random.Generator | None  # of the units between barriers; None: 0, 1, 2 ...
@@ -317,8 +317,8 @@ class _Unit:
         self.sent += 1
         for value, blocks in zip(exchange.inputs, blocks_of(exchange), strict=True):
             cells = self._cells(value)
-            for part in blocks.own(unit, units):
-                place = blocks.part(part, cells.address.ndim)
+            for number in own(blocks, unit, units):
+                place = part(blocks, number)
                 self._touch(replace(cells, address=cells.address[place]))
         arrays = [self._trace(value).array for value in exchange.inputs]
         self.words.send(exchange, unit, self.sent, arrays)
@@ -327,7 +327,7 @@ class _Unit:
         received = self.words.received(exchange, self.sent)
         for value, blocks, array in zip(exchange.outputs, blocks_of(exchange), received, strict=True):
             cells = self._cells(value)
-            self._store(replace(cells, address=cells.address[blocks.all(value.type.rank)]), array)
+            self._store(replace(cells, address=cells.address[parts(blocks)]), array)
         self.received += 1
 
     def _loop(self, loop: LoopUTask) -> Iterator[str]:

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 from jax_cocktail.device.tuning import BLOCK
-from jax_cocktail.utask.interpreter.common import Array
+from jax_cocktail.utask.arrays import Array
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.plan import MemoryPlan

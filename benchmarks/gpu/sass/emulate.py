@@ -13,7 +13,7 @@ from benchmarks.gpu.sass import decode
 from benchmarks.gpu.sass.decode import Code
 from benchmarks.gpu.sass.execute import Execution
 from benchmarks.gpu.sass.loops import Countdown, Loop, crosses, outermost
-from benchmarks.gpu.sass.machine import Machine
+from benchmarks.gpu.sass.machine import Multiprocessor
 from benchmarks.gpu.sass.programs import Program
 from benchmarks.gpu.sass.state import UNWRITTEN, Content, Grid, Memory, State
 from benchmarks.gpu.sass.timing import Timed, Timing
@@ -103,7 +103,7 @@ def state_of(
 
 def emulated(
     program: Program,
-    machine: Machine,
+    machine: Multiprocessor,
     *,
     iterations: int = ITERATIONS,
     before: int = BEFORE,

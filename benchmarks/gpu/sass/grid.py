@@ -19,7 +19,7 @@ from benchmarks.gpu.sass.programs import Planned, Program, compiled, planned
 from benchmarks.gpu.sass.report import STEPS
 from benchmarks.gpu.sass.state import Grid
 from benchmarks.gpu.sass.traffic import BlockTraffic, block_traffic
-from jax_cocktail.cost.traffic import Moved, Traffic, traffic
+from jax_cocktail.codegen.traffic import Moved, Traffic, traffic
 from jax_cocktail.device.spec import DeviceSpec
 
 MEMORIES = ("operand", "result", "workspace", "shared", "local")

@@ -15,7 +15,7 @@ LAUNCH = "empty launch between events"  # of the record: what the host adds to a
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Multiprocessor:
     """One multiprocessor, and how it meets others. Cycles, unless said otherwise.
 
     Attributes:
@@ -103,11 +103,11 @@ _CROSSINGS = {
 }
 
 
-def machine_for(arch: str, record: Mapping[str, Any]) -> Machine:
+def machine_for(arch: str, record: Mapping[str, Any]) -> Multiprocessor:
     """The machine of an architecture, with the figures of a record if that is of such a card."""
     card = record["measure"]["card"]
     if card["spec"]["arch"] != arch:
-        return Machine(arch)
+        return Multiprocessor(arch)
     found: dict[str, Any] = {}
     for field, (name, times, beside) in PROBES.items():
         clocks = card["figures"].get(name, {}).get("clocks")
@@ -118,4 +118,4 @@ def machine_for(arch: str, record: Mapping[str, Any]) -> Machine:
         if seconds is not None:
             found[field] = float(seconds)
     clock = record["versions"]["all"]["card"]["attributes"]["clock_khz"]
-    return replace(Machine(arch), hertz=1e3 * clock, **found)
+    return replace(Multiprocessor(arch), hertz=1e3 * clock, **found)

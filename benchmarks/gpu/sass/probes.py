@@ -14,7 +14,7 @@ from benchmarks.gpu.sass import decode
 from benchmarks.gpu.sass.decode import Code, UnknownInstruction
 from benchmarks.gpu.sass.emulate import MOST, state_of
 from benchmarks.gpu.sass.execute import Execution
-from benchmarks.gpu.sass.machine import Machine
+from benchmarks.gpu.sass.machine import Multiprocessor
 from benchmarks.gpu.sass.state import Grid
 from benchmarks.gpu.sass.timing import Timing
 
@@ -23,7 +23,7 @@ ROUNDS = 4
 WORKSPACE_BYTES = 1 << 16
 
 
-def clocks(code: Code, probe: Probe, machine: Machine) -> float:
+def clocks(code: Code, probe: Probe, machine: Multiprocessor) -> float:
     """Cycles of one operation of a probe.
 
     Raises:
@@ -42,7 +42,7 @@ def clocks(code: Code, probe: Probe, machine: Machine) -> float:
     return (ends[True] - ends[False]) / (probe.rounds * (LONG - SHORT) * probe.per)
 
 
-def table(machine: Machine, l2_bytes: int, figures: dict[str, Any]) -> Iterator[str]:
+def table(machine: Multiprocessor, l2_bytes: int, figures: dict[str, Any]) -> Iterator[str]:
     """Each probe: emulated and measured clocks."""
     code = decode.kernels(latency.program(machine.arch))[KERNEL]
     yield f"{'probe':32}{'emulated':>10}{'measured':>10}"

@@ -19,8 +19,8 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.device.nvidia import A100, B200, H200
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.lowering.survey import survey
-from jax_cocktail.lowering.variants import Prepared, prepare
+from jax_cocktail.lowering.choice.survey import survey
+from jax_cocktail.lowering.choice.variants import Prepared, prepare
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.plan import LaunchPlan
 

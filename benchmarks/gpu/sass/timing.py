@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.gpu.sass.decode import NO_SCOREBOARD, SCOREBOARDS, Code, Instruction
 from benchmarks.gpu.sass.execute import Meeting, Note, WarpTrace, is_noted
-from benchmarks.gpu.sass.machine import Machine
+from benchmarks.gpu.sass.machine import Multiprocessor
 from benchmarks.gpu.sass.memory import LINE_BITS, SECTOR_BITS, Access
 
 ADDRESS_CYCLES = 4  # from issue to the shared memory's port; to the cache's it is half more
@@ -46,7 +46,7 @@ class Timed:
     segments: Sequence[Segment]
 
 
-def latencies(machine: Machine) -> dict[str, float]:
+def latencies(machine: Multiprocessor) -> dict[str, float]:
     """Cycles until the result of an instruction is there, for those that take a fixed time."""
     conversion = dict.fromkeys(
         ("FCHK", "I2F", "F2I", "F2F", "FRND", "POPC", "FLO", "UFLO", "UPOPC"), machine.conversion
@@ -93,7 +93,7 @@ class _Warp:
 class Ports:
     """What the warps of a block share."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Multiprocessor) -> None:
         self.machine = machine
         self.memory = self.cache = self.far = 0.0
         self.special = [0.0] * machine.schedulers
@@ -157,7 +157,7 @@ class Timing:
     """The timing of one trace."""
 
     def __init__(
-        self, code: Code, traces: Sequence[WarpTrace], machine: Machine, watched: Sequence[int] = ()
+        self, code: Code, traces: Sequence[WarpTrace], machine: Multiprocessor, watched: Sequence[int] = ()
     ) -> None:
         self.code, self.machine = code, machine
         self.noted = [is_noted(i) for i in code]

@@ -13,7 +13,7 @@ from benchmarks.gpu.sass.decode import Code
 from benchmarks.gpu.sass.execute import WarpTrace, is_noted
 from benchmarks.gpu.sass.memory import SECTOR_BITS, Access
 from benchmarks.gpu.sass.state import array_at
-from jax_cocktail.cost.traffic import Moved
+from jax_cocktail.codegen.traffic import Moved
 
 TURN_BYTES = 128
 

@@ -16,17 +16,17 @@ from jax_cocktail.device.spec import PORTABLE_CLUSTER, DeviceSpec
 from jax_cocktail.errors import BuildError
 from jax_cocktail.runtime.cuda.driver import (
     ATTRIBUTES,
+    CAPTURE_RELAXED,
     DYNAMIC_SHARED_BYTES,
     FIRST_WITH_CLUSTERS,
-    NEEDED,
+    FUNCTIONS,
+    MAX_CLUSTERS,
     NON_PORTABLE_CLUSTER,
-    OF_CARDS,
     OPTIONAL,
-    WORDS,
     LaunchConfig,
     launch_config,
 )
-from jax_cocktail.runtime.gpu.driver import CAPTURE_RELAXED, Functions
+from jax_cocktail.runtime.drivers import CUDA
 
 Array = np.ndarray[Any, Any]
 
@@ -57,24 +57,31 @@ class Facts:
         return f"sm_{self.attributes['major']}{self.attributes['minor']}"
 
 
-class Library(Functions):
+class Library:
     """The driver's functions, each of which raises `CudaError` on failure."""
 
     def __init__(self) -> None:
         try:
-            super().__init__(WORDS, {**NEEDED, **OF_CARDS, **OPTIONAL})
+            library, path = CUDA.opened()
         except OSError as error:
             raise CudaError(f"the CUDA driver cannot be loaded ({error})") from error
-        missing = [name for name in (*NEEDED, *OF_CARDS) if name not in self.functions]
-        if missing:
-            raise CudaError(f"the CUDA driver {self.path} is too old: it has no {missing[0]}")
+        self.functions: dict[str, Callable[..., int]] = {}
+        for name, types in {**FUNCTIONS, **OPTIONAL}.items():
+            if hasattr(library, name):
+                function = getattr(library, name)
+                function.argtypes, function.restype = types, c.c_int
+                self.functions[name] = function
+            elif name in FUNCTIONS:
+                raise CudaError(f"the CUDA driver {path} is too old: it has no {name}")
         self("cuInit", 0)
 
     def __call__(self, name: str, *arguments: Any) -> None:
         result = self.functions[name](*arguments)
         if result:
-            error = self.words("cuGetErrorName", result) or "unknown error"
-            raise CudaError(f"{name}: {error} ({result})", result)
+            error = c.c_char_p()
+            self.functions["cuGetErrorName"](result, c.byref(error))
+            told = (error.value or b"unknown error").decode(errors="replace")
+            raise CudaError(f"{name}: {told} ({result})", result)
 
     def number(self, name: str, *arguments: Any, kind: Any = c.c_int, before: tuple[Any, ...] = ()) -> int:
         """The value that a function writes to the argument between `before` and `arguments`."""
@@ -109,7 +116,7 @@ def _facts(library: Library, device: int) -> Facts:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How to launch a kernel. `pointers`: its only parameter, addresses and launch parameters; `cluster`: the
+    """A launch of a kernel. `pointers`: its only parameter, addresses and launch parameters; `cluster`: the
     number of blocks per cluster."""
 
     function: int
@@ -225,7 +232,7 @@ class Card:
 
     def fits_cluster(self, launch: Launch) -> bool:
         """True if the card can run the launch's blocks as clusters, as the handler asks it."""
-        ask = self.library.functions.get("cuOccupancyMaxActiveClusters")
+        ask = self.library.functions.get(MAX_CLUSTERS)
         if ask is None or self.facts.attributes["major"] < FIRST_WITH_CLUSTERS:
             return False
         allow = self.library.functions["cuFuncSetAttribute"]

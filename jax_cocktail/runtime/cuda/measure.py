@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 
 from jax_cocktail.cache import cache_dir
 from jax_cocktail.device import store as device_store
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.store import Measured
-from jax_cocktail.errors import BuildError, CocktailWarning
+from jax_cocktail.errors import BuildError
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 from jax_cocktail.runtime.cuda.card import Card, CudaError, Facts
-from jax_cocktail.runtime.cuda.driver import driver_version
+from jax_cocktail.runtime.drivers import CUDA
+from jax_cocktail.warning import warn
 
 SECONDS = 1.5  # the budget in all, compilation included
 LEAST_SECONDS = 0.4  # the budget for launches, however long compilation took
@@ -25,15 +26,13 @@ TIMES = 3  # repetitions of each launch
 _CUT_SHORT = "a measurement was begun and did not end"
 
 _lock = threading.Lock()
-# By card, architecture, driver and folder. Used if nothing can be stored, and prevents further attempts.
-_known: dict[tuple[str, ...], DeviceSpec | None] = {}
 
 
 def kept(name: str, arch: str) -> DeviceSpec | None:
     """The measured figures of a card with the installed driver; None if there are none."""
-    driver = driver_version()
+    driver = CUDA.installed()
     found = _read(name, arch, driver)
-    return found.spec if found else _known.get(_key(name, arch, driver))
+    return found.spec if found else MEMORY.cards.get(_key(name, arch, driver))
 
 
 def measure_once(name: str, arch: str, ordinal: int = 0) -> None:
@@ -41,29 +40,22 @@ def measure_once(name: str, arch: str, ordinal: int = 0) -> None:
 
     `name`, `arch`: those of the card that jax uses; `ordinal`: its number for the driver.
     """
-    driver = driver_version()
+    driver = CUDA.installed()
     if done(name, arch):
         return
     key = _key(name, arch, driver)
     with _lock:
-        if key not in _known:
-            _known[key] = _once(name, arch, ordinal, driver)
+        if key not in MEMORY.cards:
+            MEMORY.cards[key] = _once(name, arch, ordinal, driver)
 
 
 def done(name: str, arch: str) -> bool:
     """True if there is nothing to measure: it was done, here or before."""
-    driver = driver_version()
+    driver = CUDA.installed()
     found = _read(name, arch, driver)
     if found is not None and found.failed != _CUT_SHORT:  # if so, another process may be measuring now
         return True
-    return _key(name, arch, driver) in _known
-
-
-def forget() -> None:
-    """Removes the measurements of all cards."""
-    with _lock:
-        _known.clear()
-        device_store.forget()
+    return _key(name, arch, driver) in MEMORY.cards
 
 
 def _key(name: str, arch: str, driver: int) -> tuple[str, ...]:
@@ -95,7 +87,7 @@ def _once(name: str, arch: str, ordinal: int, driver: int) -> DeviceSpec | None:
 
 def _tell(name: str, why: str) -> None:
     text = f"{name} was not measured, so programs are planned with the numbers of a table: {why}"
-    warnings.warn(text, CocktailWarning, stacklevel=2)
+    warn((text, ""), text)
 
 
 def _measured(name: str, arch: str, ordinal: int, driver: int) -> Measured:

@@ -16,7 +16,7 @@ from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.device.spec import PORTABLE_CLUSTER, DeviceSpec
 from jax_cocktail.runtime.cuda import micro_kernels as kernels
 from jax_cocktail.runtime.cuda.card import Card, CudaError, Facts, Launch, spec_of
-from jax_cocktail.runtime.cuda.micro_kernels import Kernel, Run
+from jax_cocktail.runtime.cuda.micro_kernels import Kernel, MicroRun
 
 L2_BYTES = 16 << 20  # a third of the smallest L2 cache of such cards, and larger than any L1 cache
 TIMES_L2 = 4  # memory bandwidth is measured on this multiple of the L2 cache
@@ -32,7 +32,7 @@ class _Prepared:
     """A run on the card. `numbers`, `result`, `workspace`: addresses; `scale`, `times`: as in `Bench`."""
 
     card: Card
-    run: Run
+    run: MicroRun
     launch: Launch
     numbers: int
     result: int
@@ -77,9 +77,9 @@ class Bench:
 
     def run(self, kernel: Kernel, units: int, data: kernels.Array = kernels.NO_DATA, **how: Any) -> _Prepared:
         """Prepares the run of a kernel: memory and launch parameters."""
-        return self.prepare(Run(kernel, units, 1, data, threads=kernels.THREADS, **how))
+        return self.prepare(MicroRun(kernel, units, 1, data, threads=kernels.THREADS, **how))
 
-    def prepare(self, run: Run) -> _Prepared:
+    def prepare(self, run: MicroRun) -> _Prepared:
         """Memory for a run, and how it is launched."""
         card, scratch = self.card, run.kernel.scratch
         if not self._function:

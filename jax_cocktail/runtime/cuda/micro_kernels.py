@@ -69,7 +69,7 @@ def text(threads: int = THREADS) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MicroRun:
     """One launch. `rounds`: repetitions of the measured operation; `size`: as defined in `micro.cu`; `data`:
     operand 1, float32 in groups of four, repeated `tiles` times; `threads`: the block size that the text was
     compiled for; `cluster`: the number of blocks per cluster."""
@@ -104,28 +104,28 @@ class Run:
         return "" if good else f"{self.kernel.name} on {self.units} units computed something else"
 
 
-def _rounds(run: Run) -> Array:
+def _rounds(run: MicroRun) -> Array:
     return np.full(run.units, run.rounds, np.uint32)
 
 
-def _tagged(run: Run) -> Array:
+def _tagged(run: MicroRun) -> Array:
     values = np.arange(run.size, dtype=np.uint32) + np.uint32(run.rounds)
     return np.concatenate([values, values])
 
 
-def _gather(run: Run) -> Array:
+def _gather(run: MicroRun) -> Array:
     return np.arange(run.size // run.units * run.units, dtype=np.uint32) + np.uint32(run.rounds)
 
 
-def _read(run: Run) -> Array:
+def _read(run: MicroRun) -> Array:
     return np.sum(run.data, dtype=np.float64) * run.tiles * np.asarray(run.rounds)
 
 
-def _shared(run: Run) -> Array:
+def _shared(run: MicroRun) -> Array:
     return np.sum(run.data[: SHARED_BYTES // 4], dtype=np.float64) * run.units * np.asarray(run.rounds)
 
 
-def _fma(run: Run) -> Array:
+def _fma(run: MicroRun) -> Array:
     factor, term = run.data[:2].astype(np.float64)
     chains = np.arange(8, dtype=np.float64)
     for _ in range(min(16 * run.rounds, 4096)):  # the chains have converged long before
@@ -133,7 +133,7 @@ def _fma(run: Run) -> Array:
     return np.sum(chains) * np.asarray(run.units * run.threads)
 
 
-_EXPECTED: dict[str, Callable[[Run], Array]] = {
+_EXPECTED: dict[str, Callable[[MicroRun], Array]] = {
     "empty": lambda run: np.zeros(run.units, np.uint32),
     "barrier": _rounds,
     "barrier_checked": _rounds,

@@ -22,7 +22,7 @@ from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
 
-def stack_gates(program: UProgram) -> UProgram:
+def concat_gates(program: UProgram) -> UProgram:
     """Returns its argument if no loop concatenates equal parts for a product."""
     fresh = FreshValues(program)
 

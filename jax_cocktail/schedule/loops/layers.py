@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jax_cocktail.device.tuning import PROGRAM
-from jax_cocktail.schedule.loops.distribution.distribute import Limits
-from jax_cocktail.schedule.loops.distribution.division import analyse
+from jax_cocktail.device.tuning import LOOPS, PROGRAM, LoopTuning
+from jax_cocktail.schedule.loops.distribution.fission import analyse
 from jax_cocktail.schedule.loops.distribution.split_products import split_products
 from jax_cocktail.schedule.loops.scalar_replacement import split_stacked
 from jax_cocktail.schedule.loops.unroll import unroll
@@ -32,11 +31,7 @@ from jax_cocktail.utask.types import Value
 _THROUGH = ("reshape", "transpose", "convert", "slice")
 
 
-def separate_layers(
-    program: UProgram,
-    limits: Limits = Limits(),  # noqa: B008 (a frozen value)
-    remark: Listener = nobody,
-) -> UProgram:
+def layers(program: UProgram, limits: LoopTuning = LOOPS, remark: Listener = nobody) -> UProgram:
     """Unrolls loops over layers and splits stacked state, if more products can then be distributed."""
     counted = count_loops(program)
     if counted is not program:
@@ -54,14 +49,14 @@ def separate_layers(
     return split if better else program
 
 
-def _divisible(program: UProgram, limits: Limits) -> int:
+def _divisible(program: UProgram, limits: LoopTuning) -> int:
     """The number of products that distribution could take out of loops."""
     found, fresh = 0, FreshValues(program)
     for statement in walk(hoist(program).entry):
         if isinstance(statement, LoopUTask):
             _, apart = split_products(statement, limits.flops, fresh)
-            division = analyse(apart, limits.flops)
-            found += 0 if division is None else len(division.products)
+            fission = analyse(apart, limits.flops)
+            found += 0 if fission is None else len(fission.products)
     return found
 
 

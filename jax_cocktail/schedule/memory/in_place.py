@@ -15,7 +15,7 @@ Pair = tuple[Value, Value, bool]  # (operand root, result, does sharing save a c
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Layouts:
     """The layouts of a program, and the operators that define its views."""
 
     layouts: Mapping[Value, Layout]
@@ -31,7 +31,7 @@ class Memory:
         return layout.root if layout is not None and layout.is_whole else None
 
 
-def in_place_pairs(statement: Statement, memory: Memory) -> Iterator[Pair]:
+def in_place_pairs(statement: Statement, memory: Layouts) -> Iterator[Pair]:
     if isinstance(statement, StitchedUTask):
         yield from _stitched_pairs(statement, memory)
     elif isinstance(statement, UOperator) and statement.kind in UPDATES:
@@ -40,7 +40,7 @@ def in_place_pairs(statement: Statement, memory: Memory) -> Iterator[Pair]:
             yield target, statement.output, True
 
 
-def _stitched_pairs(group: StitchedUTask, memory: Memory) -> Iterator[Pair]:
+def _stitched_pairs(group: StitchedUTask, memory: Layouts) -> Iterator[Pair]:
     """A lane loop finishes reading element i before it writes element i, so a result may replace an operand
     that is read at that element only. If it reduces to scalars, every unit reads the operands, but one of
     them writes."""
@@ -66,7 +66,7 @@ def _stitched_pairs(group: StitchedUTask, memory: Memory) -> Iterator[Pair]:
                 yield root, result, False
 
 
-def _reads(group: StitchedUTask, memory: Memory) -> dict[Value, list[tuple[Value, bool]]]:
+def _reads(group: StitchedUTask, memory: Layouts) -> dict[Value, list[tuple[Value, bool]]]:
     """root -> its values that the group reads, and whether element by element. The target of an in-place
     update is not read."""
     found: dict[Value, list[tuple[Value, bool]]] = defaultdict(list)
@@ -97,7 +97,7 @@ def _aligned(group: StitchedUTask) -> list[bool]:
     return found[::-1]
 
 
-def _is_own_slice(leaf: Value, update: UOperator, memory: Memory) -> bool:
+def _is_own_slice(leaf: Value, update: UOperator, memory: Layouts) -> bool:
     """True if the value is exactly the part of the array that the update overwrites."""
     target, written = update.inputs[0], update.inputs[1]
     layout = memory.layouts[leaf]

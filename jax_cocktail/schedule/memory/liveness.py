@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from jax_cocktail.schedule.memory.in_place import Memory, in_place_pairs
+from jax_cocktail.schedule.memory.in_place import Layouts, in_place_pairs
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -43,8 +43,8 @@ class Liveness:
 
 
 def liveness(program: UProgram, layouts: Mapping[Value, Layout]) -> Liveness:
-    views = {s.outputs[0]: s for s in walk(program.entry) if isinstance(s, UOperator)}
-    walker = _Walker(Memory(layouts, views))
+    views = {s.outputs[0]: s for s in walk(program.entry) if isinstance(s, UOperator) and s.outputs}
+    walker = _Walker(Layouts(layouts, views))
     results = walker.roots(program.entry.results)
     walker.mark(results, walker.position())  # all of them at once: a result may be an overwritten operand
     live = walker.region(program.entry, results, 0)
@@ -55,7 +55,7 @@ def liveness(program: UProgram, layouts: Mapping[Value, Layout]) -> Liveness:
 
 
 class _Walker:
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Layouts) -> None:
         self.memory = memory
         self.layouts = memory.layouts
         self.result = Liveness()
@@ -114,6 +114,8 @@ class _Walker:
         return (live - writes) | reads
 
     def _is_view(self, statement: UOperator) -> bool:
+        if not statement.outputs:  # a barrier of a finished program
+            return False
         layout = self.layouts.get(statement.outputs[0])
         return layout is not None and layout.root != statement.outputs[0]
 

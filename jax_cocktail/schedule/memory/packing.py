@@ -38,8 +38,8 @@ _REPAIRED = 4096  # and most items that these place
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where items lie. `peak`: bytes that they take; `bound`: those of the largest live set; `strategy`: the
-    name of the one that found it."""
+    """The places of items. `peak`: bytes that they take; `bound`: those of the largest live set; `strategy`:
+    the name of the one that found it."""
 
     offsets: Offsets
     peak: int
@@ -146,7 +146,7 @@ def repair(items: Sequence[Item]) -> Offsets:
 
 
 def merge_and_extend(items: Sequence[Item]) -> Offsets:
-    """What an allocator does at run time: position after position, an item takes the first block of free
+    """Packs as an allocator does at run time: position after position, an item takes the first block of free
     memory that is large enough, and gives it back behind its last position. Free neighbours are one block;
     without a block that is large enough, the memory is extended, from the free block at its end on."""
     offsets = [0] * len(items)

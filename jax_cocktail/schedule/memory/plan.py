@@ -80,7 +80,7 @@ class _Laid:
         return Usage(self.size, self.bound, sum(item.size for item in self.items))
 
     def with_scratch(self, size: int, live: int) -> _Laid:
-        """The same with scratch memory behind the buffers. Where it is in use, its positions say."""
+        """This plan with scratch memory behind the buffers. Where it is in use, its positions say."""
         if not size:
             return self
         items = (*self.items, Item(size, live))

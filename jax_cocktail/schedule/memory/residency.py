@@ -26,7 +26,6 @@ from jax_cocktail.utask.ir import (
     Statement,
     UProgram,
     is_a,
-    operators_in,
     reads,
 )
 from jax_cocktail.utask.plan import MemoryPlan, Part, Slot
@@ -53,17 +52,17 @@ class Residency:
     refused: Mapping[Slot, str]
 
 
-def resident_parts(program: UProgram, plan: MemoryPlan, capacity: int) -> MemoryPlan:
+def residency(program: UProgram, plan: MemoryPlan, capacity: int) -> MemoryPlan:
     """The plan with `parts`: buffers of the workspace whose slices fit in `capacity` bytes per unit."""
-    parts = residency(program, plan, capacity).parts
+    parts = find_residency(program, plan, capacity).parts
     return replace(plan, parts=parts) if parts else plan
 
 
-def residency(program: UProgram, plan: MemoryPlan, capacity: int) -> Residency:
+def find_residency(program: UProgram, plan: MemoryPlan, capacity: int) -> Residency:
     """The buffers that fit; those touched most often come first."""
     if plan.most_units <= 1:
         return Residency({}, {})
-    survey = _Survey(plan, scalar_constants(operators_in(program.entry)))
+    survey = _Survey(plan, scalar_constants(program.entry))
     survey.region(program.entry, 1)
     survey.refuse(program.entry.results, "it is a result")
     refused = dict(survey.refused)

@@ -54,8 +54,7 @@ def _needs(region: Region) -> Mapping[Value, tuple[Value, ...]]:
 
 def _names(loop: LoopUTask) -> list[tuple[Value, ...]]:
     """For each carry its output, its parameter in the body and that in the condition."""
-    tested = loop.condition.parameters if loop.condition is not None else loop.carried
-    return list(zip(loop.outputs, loop.carried, tested, strict=True))
+    return list(zip(loop.outputs, loop.carried, loop.tested, strict=True))
 
 
 def _region(region: Region, live: Set[Value]) -> Region:

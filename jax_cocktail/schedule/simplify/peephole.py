@@ -9,13 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from jax_cocktail.schedule.simplify.slices import fixed_slice, slice_of_broadcast, slice_of_update
-from jax_cocktail.utask.interpreter.common import decode
-from jax_cocktail.utask.interpreter.run import EVALUATE
+from jax_cocktail.utask.fold import fold
 from jax_cocktail.utask.ir import Attribute, UOperator
-from jax_cocktail.utask.operators import ELEMENTWISE
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, SIGNED, UNSIGNED, Value
 
 Definitions = Mapping[Value, UOperator]
@@ -64,7 +60,7 @@ def is_lossless(source: str, target: str) -> bool:
 
 
 def _rebuilt(operator: UOperator, inputs: tuple[Value, ...], **attributes: Attribute) -> UOperator:
-    """The same outputs from other operands or attributes."""
+    """An operator with these outputs and other operands or attributes."""
     merged = dict(operator.attributes) | attributes
     return replace(operator, inputs=inputs, attributes=tuple(sorted(merged.items())))
 
@@ -228,17 +224,11 @@ def _is_zero(value: Value, definitions: Definitions) -> bool:
 
 def _fold(operator: UOperator, definitions: Definitions) -> Outcome:
     """Folds scalar integers and bools, which are never rounded."""
-    if operator.kind not in ELEMENTWISE or operator.output.type.shape:
-        return None
-    if any(value.type.dtype in FLOATS for value in (*operator.inputs, operator.output)):
-        return None
     constants = [_source(x, "constant", definitions) for x in operator.inputs]
-    operands = [decode(c.data, c.output.type) for c in constants if c is not None]
-    if len(operands) < len(constants):
+    operands = [constant.data for constant in constants if constant is not None]
+    data = fold(operator, operands) if len(operands) == len(constants) else None
+    if data is None:
         return None
-    with np.errstate(all="ignore"):
-        result = np.asarray(EVALUATE[operator.kind](operator, operands))
-    data = result.astype(result.dtype.newbyteorder("<")).tobytes()
     return UOperator("constant", (), operator.outputs, (("data", data),), operator.source)
 
 

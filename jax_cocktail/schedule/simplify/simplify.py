@@ -131,8 +131,7 @@ class _Rewriter:
             if self._now.get(result, result) not in (carried, initial):
                 kept.append(i)
                 continue
-            tested = () if loop.condition is None else (loop.condition.parameters[i],)
-            for value in (carried, loop.outputs[i], *tested):
+            for value in (carried, loop.outputs[i], loop.tested[i]):
                 self._replace((value,), (initial,))
         return loop.keep(kept)
 
@@ -158,12 +157,8 @@ class _Rewriter:
         kept = [i for i, leader in enumerate(leaders) if i == leader]
         for i, leader in enumerate(leaders):
             if i != leader:
-                self._replace(
-                    (loop.carried[i], loop.outputs[i]), (loop.carried[leader], loop.outputs[leader])
-                )
-                if loop.condition is not None:
-                    tested = loop.condition.parameters
-                    self._replace((tested[i],), (tested[leader],))
+                for values in (loop.carried, loop.outputs, loop.tested):
+                    self._replace((values[i],), (values[leader],))
         return loop.keep(kept)
 
     # -- branches ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from jax_cocktail.utask.interpreter.common import decode
+from jax_cocktail.utask.arrays import decode
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS, Shape, Value
 

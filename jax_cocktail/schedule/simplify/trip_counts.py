@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jax_cocktail.utask.guard import asked
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, is_a
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, integer_of, is_a
 from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.types import INTEGERS, SIGNED, TensorType, Value
+from jax_cocktail.utask.types import INTEGERS, TensorType, Value
 
 Definitions = Mapping[Value, Statement]
 
@@ -42,11 +42,7 @@ class Counter:
 def integer(value: Value, definitions: Definitions) -> int | None:
     """The number in a constant integer scalar."""
     made = definitions.get(value)
-    if not is_a(made, "constant") or value.type.size != 1:
-        return None
-    if value.type.dtype not in INTEGERS:
-        return None
-    return int.from_bytes(made.data, "little", signed=value.type.dtype in SIGNED)
+    return integer_of(made) if isinstance(made, UOperator) else None
 
 
 def counter_of(loop: LoopUTask, definitions: Definitions) -> Counter | None:

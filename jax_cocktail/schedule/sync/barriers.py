@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from jax_cocktail.analysis.parallel import Digit, Run, Runs, block_access, scalar_constants
+from jax_cocktail.analysis.parallel import AxisRange, AxisRanges, Digit, block_access, scalar_constants
 from jax_cocktail.cost.work import waits
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.schedule.sync.hazards import (
@@ -37,13 +37,12 @@ from jax_cocktail.utask.ir import (
     UProgram,
     is_a,
     is_parallel,
-    operators_in,
 )
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 
-def synchronise(program: UProgram, plan: MemoryPlan) -> UProgram:
+def barriers(program: UProgram, plan: MemoryPlan) -> UProgram:
     """Inserts `arrive` and `wait`. Returns its argument if the program has no units or needs no barrier."""
     return program if plan.most_units <= 1 else _Barriers(plan, program).run(program)
 
@@ -74,7 +73,7 @@ class Crossings:
 class _Barriers(Synchroniser):
     def __init__(self, plan: MemoryPlan, program: UProgram) -> None:
         super().__init__(plan, WAIT, alone=FIRST)
-        self.constants = scalar_constants(operators_in(program.entry))
+        self.constants = scalar_constants(program.entry)
 
     # -- regions -----------------------------------------------------------------------------------------
     def enters(self, statement: Statement) -> bool:
@@ -184,13 +183,13 @@ class _Barriers(Synchroniser):
     def _exchange(self, exchange: UOperator) -> Iterator[Access]:
         """Every unit reads its own tile; tagged words order no other access."""
         for value, blocks in zip(exchange.inputs, blocks_of(exchange), strict=True):
-            runs = (Run(blocks.axis, blocks.size, Digit(1, blocks.parts)),)
+            runs = (AxisRange(blocks.axis, blocks.size, Digit(1, blocks.parts)),)
             performer = self._performer(value, runs, blocks.first, blocks.parts)
             yield from self.whole(value, False, performer)
         for value in exchange.outputs:
             yield from self.whole(value, True, ALL)
 
-    def _performer(self, value: Value, runs: Runs | None, first: int, parts: int) -> Performer:
+    def _performer(self, value: Value, runs: AxisRanges | None, first: int, parts: int) -> Performer:
         layout = self.layouts[value]
         if runs is None or not layout.is_whole:
             return ALL

@@ -22,7 +22,7 @@ SCRATCH = Access("scratch", 0, 1, True, ALL)
 TAGS = Access("tags", 0, 1, True, ALL)  # all threads receive a step before any of them sends the next
 
 
-def insert_block_barriers(program: UProgram, plan: MemoryPlan) -> UProgram:
+def block_barriers(program: UProgram, plan: MemoryPlan) -> UProgram:
     """Inserts `block_barrier`. Expects a planned program that has its barriers between units."""
     return _BlockBarriers(plan, BLOCK_BARRIER).run(program)
 
@@ -31,7 +31,7 @@ class _BlockBarriers(Synchroniser):
     """An access to an array has a performer if the same thread touches each element of the same bytes."""
 
     def inside(self, statement: Statement, state: State) -> tuple[Statement, State]:
-        """What is open before a loop stays open after it: a unit may run none of its iterations."""
+        """An access that is open before a loop stays open after it, because a unit may skip the loop."""
         after, left = super().inside(statement, state)
         return after, {**state, **left} if isinstance(statement, LoopUTask) else left
 

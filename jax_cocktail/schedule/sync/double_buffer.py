@@ -15,14 +15,14 @@ from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.cost.work import waits
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.schedule.loops.unroll import guarded, out_of_place, stays, unroll
-from jax_cocktail.schedule.sync.plan_tail import trial
+from jax_cocktail.schedule.sync.plan_tail import Trial
 from jax_cocktail.utask.ir import (
     LoopUTask,
     Region,
     Statement,
     UProgram,
+    definitions,
     is_parallel,
-    operators_in,
     regions_of,
     walk,
 )
@@ -31,7 +31,7 @@ from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
 
-def unroll_pairs(program: UProgram) -> UProgram:
+def double_buffer(program: UProgram, *, trial: Trial) -> UProgram:
     """Unrolls by two the loops around parallel loops whose arrays need a second buffer.
 
     The next value of a carry must not overwrite the old one before all tiles have read that. Successive
@@ -44,20 +44,20 @@ def unroll_pairs(program: UProgram) -> UProgram:
     waiting = [loop.outputs for loop in _waiting(program.entry)]
     if not waiting:
         return program
-    planned = _barriers(program)
+    planned = _barriers(trial(program))
     for outputs in waiting:
         loop = next((s for s in _waiting(program.entry) if s.outputs == outputs), None)
         if loop is None:  # it is too long now that a loop inside has been doubled
             continue
         fewest, chosen = 2 * planned(loop), program
-        apart = out_of_place(loop, scalar_constants(operators_in(program.entry)), fresh)
+        apart = out_of_place(loop, scalar_constants(program.entry), fresh)
         for way in (loop, apart) if fewest and apart is not loop else (loop,) if fewest else ():
             twice = guarded(way, fresh)
             wide = _with(program, loop, twice)
             (inner,) = (s for s in twice if isinstance(s, LoopUTask))
-            trial_plan = _barriers(wide)
-            if trial_plan(inner) < fewest:
-                fewest, chosen, planned = trial_plan(inner), wide, trial_plan
+            tried = _barriers(trial(wide))
+            if tried(inner) < fewest:
+                fewest, chosen, planned = tried(inner), wide, tried
         program = chosen
     return program
 
@@ -78,10 +78,9 @@ def _with(program: UProgram, loop: LoopUTask, twice: tuple[Statement, ...]) -> U
     return rewrite(program, lambda statement: twice if statement is loop else statement)
 
 
-def _barriers(program: UProgram) -> Callable[[LoopUTask], float]:
+def _barriers(final: UProgram | None) -> Callable[[LoopUTask], float]:
     """The barriers per iteration of a loop in the planned program, where it has the same outputs."""
     found: dict[Value, float] = {}
-    final = trial(program)
     for statement in () if final is None else walk(final.entry):
         if isinstance(statement, LoopUTask):
             count = sum(waits(s) for region in statement.regions for s in region.body)
@@ -94,6 +93,5 @@ def _alternates(loop: Statement) -> TypeGuard[LoopUTask]:
         return False
     if not any(map(is_parallel, loop.body.body)):
         return False
-    definitions = {v: s for s in loop.body.body for v in s.outputs}
-    pairs = zip(loop.carried, loop.body.results, strict=True)
-    return any(not c.type.is_scalar and not stays(r, c, definitions) for c, r in pairs)
+    made, pairs = definitions(loop.body), zip(loop.carried, loop.body.results, strict=True)
+    return any(not c.type.is_scalar and not stays(r, c, made) for c, r in pairs)

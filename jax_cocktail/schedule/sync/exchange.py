@@ -24,10 +24,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from jax_cocktail.analysis.parallel import Block, scalar_constants, tile_access
+from jax_cocktail.analysis.parallel import AxisTile, scalar_constants, tile_access
 from jax_cocktail.cost.work import waits
 from jax_cocktail.device.tuning import BLOCK
-from jax_cocktail.schedule.sync.plan_tail import trial
+from jax_cocktail.schedule.sync.plan_tail import Trial
 from jax_cocktail.utask.exchange import WORDS, Blocks
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -40,6 +40,7 @@ from jax_cocktail.utask.ir import (
     is_a,
     is_parallel,
     operators_in,
+    readers,
     reads,
     walk,
 )
@@ -54,13 +55,13 @@ Uses = dict[Place, frozenset[str]]
 WHOLE, OWN, BASE = "whole", "own", "base"  # reads foreign tiles, reads its own tile, updates in place
 
 
-def exchange(program: UProgram, remark: Listener = nobody) -> UProgram:
+def exchange(program: UProgram, remark: Listener = nobody, *, trial: Trial) -> UProgram:
     """Expects a placed, unstitched program. Returns its argument if no exchange saves a barrier."""
     found = _candidates(program)
     if not found:
         return program
     everything = _Rewriter(program, found, frozenset(found)).run()
-    chosen, all_saved = _chosen(everything)
+    chosen, all_saved = _chosen(everything, trial(everything))
     if not chosen:
         text = "the barriers around small values that cross units stand there for others too"
         remark(Remark("exchange", False, text))
@@ -76,14 +77,13 @@ def exchange(program: UProgram, remark: Listener = nobody) -> UProgram:
 
 
 # -- choice --------------------------------------------------------------------------------------------------
-def _chosen(exchanged: UProgram) -> tuple[list[Value], bool]:
+def _chosen(exchanged: UProgram, final: UProgram | None) -> tuple[list[Value], bool]:
     """The values whose exchange saves a barrier, and True if no loop keeps a barrier.
 
     The trial unrolls no loop by two, so it also counts barriers that a second buffer would save."""
-    final = trial(exchanged)
     if final is None:
         return [], False
-    saving = {o.outputs for o, frames in _exchanges(final.entry, ()) if not _meet(o.outputs, frames)}
+    saving = {o.outputs for o, ancestors in _exchanges(final.entry, ()) if not _meet(o.outputs, ancestors)}
     made = (o for o in operators_in(exchanged.entry) if o.kind == "exchange")
     chosen = [value for o in made if o.outputs in saving for value in o.inputs]
     loops = (s for s in walk(final.entry) if isinstance(s, LoopUTask))
@@ -91,7 +91,7 @@ def _chosen(exchanged: UProgram) -> tuple[list[Value], bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
+class _Ancestor:
     """A position in a region, and the loop or branch that owns the region."""
 
     region: Region
@@ -100,35 +100,35 @@ class _Frame:
 
 
 def _exchanges(
-    region: Region, outer: tuple[_Frame, ...], owner: LoopUTask | BranchUTask | None = None
-) -> Iterator[tuple[UOperator, tuple[_Frame, ...]]]:
+    region: Region, outer: tuple[_Ancestor, ...], owner: LoopUTask | BranchUTask | None = None
+) -> Iterator[tuple[UOperator, tuple[_Ancestor, ...]]]:
     """Every exchange with its position in each region around it, outermost first."""
     for position, statement in enumerate(region.body):
-        frames = (*outer, _Frame(region, position, owner))
+        ancestors = (*outer, _Ancestor(region, position, owner))
         if is_a(statement, "exchange"):
-            yield statement, frames
+            yield statement, ancestors
         elif isinstance(statement, LoopUTask | BranchUTask):
             for inner in statement.regions:
-                yield from _exchanges(inner, frames, statement)
+                yield from _exchanges(inner, ancestors, statement)
 
 
-def _meet(received: Iterable[Value], frames: Sequence[_Frame]) -> bool:
+def _meet(received: Iterable[Value], ancestors: Sequence[_Ancestor]) -> bool:
     """True if the exchange is inside a barrier, or a barrier lies between it and the first reader of its
     results. The search leaves enclosing branches; in a loop it wraps around to the start of the body."""
-    here, names = frames[-1], set(received)
+    here, names = ancestors[-1], set(received)
     before = [s.kind for s in here.region.body[: here.position] if is_a(s, *HALVES)]
     if before[-1:] == ["arrive"]:
         return True
-    for frame in reversed(frames):
-        region, owner = frame.region, frame.owner
-        met = _first(region.body[frame.position + 1 :], names)
+    for ancestor in reversed(ancestors):
+        region, owner = ancestor.region, ancestor.owner
+        met = _first(region.body[ancestor.position + 1 :], names)
         if met is not None or owner is None:
             return bool(met)
         loops = isinstance(owner, LoopUTask)
         targets = owner.carried if isinstance(owner, LoopUTask) else owner.outputs
         names = {t for r, t in zip(region.results, targets, strict=True) if r in names}
         if loops:
-            return bool(_first(region.body[: frame.position], names))
+            return bool(_first(region.body[: ancestor.position], names))
     return False
 
 
@@ -156,21 +156,20 @@ class _Candidate:
 
 def _candidates(program: UProgram) -> dict[Value, _Candidate]:
     """The values that a parallel loop inside a loop writes and others read as a whole."""
-    operators = list(operators_in(program.entry))
-    empty = frozenset(o.output for o in operators if o.kind == "empty")
-    facts = _Facts(scalar_constants(operators), empty)
+    empty = frozenset(o.output for o in operators_in(program.entry) if o.kind == "empty")
+    facts = _Facts(scalar_constants(program.entry), empty)
     found: dict[Value, _Candidate] = {}
 
     def visit(region: Region, loop: LoopUTask | None, around: LoopUTask | None) -> None:
         """`loop`: the owner of the region, if a loop; `around`: the innermost enclosing loop. Loop conditions
         are left out: placement divides none, so they hold no parallel loop."""
-        for position, statement in enumerate(region.body):
+        for statement in region.body:
             if is_parallel(statement):
                 if around is None:
                     continue
                 for value, blocks in _written(statement, facts):
                     follower = _Walk(facts, _Owner.of(blocks, value.type.shape), loop)
-                    uses = follower.uses(value, region.body[position + 1 :], region.results)
+                    uses = follower.uses(value, region)
                     if any(map(_moves, uses.values())):
                         found[value] = _Candidate(blocks, uses, around.source)
             elif isinstance(statement, LoopUTask):
@@ -221,19 +220,13 @@ class _Owner:
 
 @dataclass(slots=True)
 class _Facts:
-    """A cache of the values that each statement reads and of the tiles that it touches."""
+    """The constants and the `empty` arrays of a program, and the tiles that its loops touch."""
 
     constants: Mapping[Value, int]
     empty: frozenset[Value]
-    _reads: dict[int, frozenset[Value]] = field(default_factory=dict)
-    _tiles: dict[int, Mapping[Value, Block | None]] = field(default_factory=dict)
+    _tiles: dict[int, Mapping[Value, AxisTile | None]] = field(default_factory=dict)
 
-    def reads(self, statement: Statement) -> frozenset[Value]:
-        if id(statement) not in self._reads:
-            self._reads[id(statement)] = frozenset(reads(statement))
-        return self._reads[id(statement)]
-
-    def tiles(self, loop: LoopUTask) -> Mapping[Value, Block | None]:
+    def tiles(self, loop: LoopUTask) -> Mapping[Value, AxisTile | None]:
         if id(loop) not in self._tiles:
             self._tiles[id(loop)] = tile_access(loop, self.constants)
         return self._tiles[id(loop)]
@@ -248,28 +241,25 @@ class _Walk:
     loop: LoopUTask | None
     seen: set[Value] = field(default_factory=set)
 
-    def uses(self, value: Value, body: Sequence[Statement], results: Sequence[Value]) -> Uses:
+    def uses(self, value: Value, region: Region) -> Uses:
         self.seen.add(value)
         found: Uses = {}
-        for position, statement in enumerate(body):
-            if value in self.facts.reads(statement):
-                rest = body[position + 1 :]
-                found["statement", id(statement)] = self._statement(value, statement, rest, results)
-        for number, result in enumerate(results):
+        for position in readers(region).get(value, ()):
+            statement = region.body[position]
+            found["statement", id(statement)] = self._statement(value, statement, region)
+        for number, result in enumerate(region.results):
             if result == value and self.loop is not None:
                 found["result", number] = self._carried(number)
         return found
 
-    def _statement(
-        self, value: Value, statement: Statement, rest: Sequence[Statement], results: Sequence[Value]
-    ) -> frozenset[str]:
+    def _statement(self, value: Value, statement: Statement, region: Region) -> frozenset[str]:
         if is_parallel(statement):
             base = frozenset({BASE} if value in statement.initial else ())
             if value not in free_values(statement.body):
                 return base
             return base | {OWN if self._is_own(value, statement) else WHOLE}
         if is_a(statement, "reshape"):
-            return _all(self.uses(statement.output, rest, results))
+            return _all(self.uses(statement.output, region))
         return frozenset({WHOLE})
 
     def _is_own(self, value: Value, reader: LoopUTask) -> bool:
@@ -285,7 +275,7 @@ class _Walk:
         carry, body = self.loop.carried[number], self.loop.body
         if carry in self.seen:
             return frozenset()
-        uses = _all(self.uses(carry, body.body, body.results))
+        uses = _all(self.uses(carry, body))
         condition = self.loop.condition
         if condition is not None and condition.parameters[number] in _used(condition):
             uses |= {WHOLE}

@@ -1,10 +1,9 @@
 """The end of planning: memory, then barriers.
 
-    result_copies -> plan -> divided_copies -> explicit_copies -> residency -> barriers -> block_barriers
+    plan -> copies -> residency -> barriers -> block_barriers
 
-`finish` runs these passes on a stitched program for the compiler, and `trial` for the passes that try a
-program (`exchange`, `double_buffer`). These count only the barriers between units, so a trial plans for the
-host, which has no others.
+`finish` runs these passes on a stitched program. The passes `exchange` and `double_buffer` try how a placed
+program would end: the compiler gives them a `Trial`.
 """
 
 from __future__ import annotations
@@ -17,18 +16,13 @@ from functools import partial
 from jax_cocktail.codegen.gpu import near_words_bytes
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.errors import PlacementError
-from jax_cocktail.schedule.memory.divided_copies import divided_copies
-from jax_cocktail.schedule.memory.explicit_copies import copied_carries, explicit_copies
+from jax_cocktail.schedule.memory.copies import loop_copies, result_copies
 from jax_cocktail.schedule.memory.plan import plan_memory
-from jax_cocktail.schedule.memory.residency import resident_parts
-from jax_cocktail.schedule.memory.result_copies import result_copies
-from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.barriers import synchronise
-from jax_cocktail.schedule.sync.block_barriers import insert_block_barriers
-from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.schedule.memory.residency import residency
+from jax_cocktail.schedule.sync.barriers import barriers
+from jax_cocktail.schedule.sync.block_barriers import block_barriers
 from jax_cocktail.utask.exchange import anything_crosses, tagged_words
-from jax_cocktail.utask.ir import LoopUTask, UProgram, operators_in, walk
+from jax_cocktail.utask.ir import UProgram, operators_in
 from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan
 
 NOWHERE = MemoryPlan({}, {}, (), 0)
@@ -44,17 +38,17 @@ class Planned:
 
 TailPass = Callable[[Planned], Planned]
 Observer = Callable[[str, Planned, float], None]  # (pass, what it has made, seconds)
+# From a placed program to the one with barriers between units; None if its tiles cannot be written in place.
+Trial = Callable[[UProgram], UProgram | None]
 
 
 def tail_passes(machine: Machine = HOST, cluster: int = 0) -> tuple[tuple[str, TailPass], ...]:
     """The passes for a machine, in order, by module name. `cluster`: the number of its units; 0: no cluster
     is required."""
-    plan: TailPass = partial(_planned, machine=machine, cluster=cluster)
+    plan = partial(_memory_plan, machine=machine, cluster=cluster)
     first: tuple[tuple[str, TailPass], ...] = (
-        ("result_copies", _result_copies),
-        ("plan", plan),
-        ("divided_copies", partial(_divided_copies, plan=plan)),
-        ("explicit_copies", _explicit_copies),
+        ("plan", lambda planned: Planned(*result_copies(planned.program, plan))),
+        ("copies", lambda planned: Planned(*loop_copies(planned.program, planned.plan))),
     )
     if machine.spec is None:
         return (*first, ("barriers", _synchronised))
@@ -73,14 +67,6 @@ def finish(
     return run_passes(Planned(program), tail_passes(machine, cluster), observe)
 
 
-def trial(program: UProgram) -> UProgram | None:
-    """A placed program with the barriers between units; None if its tiles cannot be written in place."""
-    try:
-        return finish(stitch(simplify(program))).program
-    except PlacementError:
-        return None
-
-
 def run_passes(
     planned: Planned, passes: Iterable[tuple[str, TailPass]], observe: Observer | None = None
 ) -> Planned:
@@ -93,50 +79,21 @@ def run_passes(
     return planned
 
 
-def _result_copies(planned: Planned) -> Planned:
-    program = result_copies(planned.program)
-    return planned if program is planned.program else Planned(program)
-
-
-def _planned(planned: Planned, machine: Machine, cluster: int) -> Planned:
+def _memory_plan(program: UProgram, machine: Machine, cluster: int) -> MemoryPlan:
+    """The memory of a stitched program. A block's shared memory holds the templates' scratch, then the unit's
+    own values, then a mailbox."""
     if machine.spec is None:
-        return replace(planned, plan=plan_memory(planned.program))
-    return _near_planned(planned, machine, cluster)
-
-
-def _divided_copies(planned: Planned, plan: TailPass) -> Planned:
-    """Planned anew, unless the program would then copy as often as before, or need more shared memory."""
-    program = divided_copies(planned.program, planned.plan)
-    if program is planned.program:
-        return planned
-    again = plan(Planned(program))
-    fewer = _copies(again) < _copies(planned)
-    return again if fewer and again.plan.shared_bytes <= planned.plan.shared_bytes else planned
-
-
-def _copies(planned: Planned) -> int:
-    loops = (s for s in walk(planned.program.entry) if isinstance(s, LoopUTask))
-    return sum(len(copied_carries(loop, planned.plan)) for loop in loops)
-
-
-def _explicit_copies(planned: Planned) -> Planned:
-    program, plan = explicit_copies(planned.program, planned.plan)
-    return planned if program is planned.program else Planned(program, plan)
-
-
-def _near_planned(planned: Planned, machine: Machine, cluster: int) -> Planned:
-    """Shared memory holds the templates' scratch, then the unit's own values, then a mailbox."""
-    template_bytes = machine.target.template_bytes(planned.program)
-    room = _near_bytes(planned.program, machine, cluster) - template_bytes
-    plan = plan_memory(planned.program, room - MAILBOX_BYTES)
+        return plan_memory(program)
+    template_bytes = machine.target.template_bytes(program)
+    plan = plan_memory(program, _near_bytes(program, machine, cluster) - template_bytes - MAILBOX_BYTES)
     own_bytes = (-(-plan.own_bytes // MAILBOX_BYTES) + 1) * MAILBOX_BYTES
-    return replace(planned, plan=replace(plan, template_bytes=template_bytes, own_bytes=own_bytes))
+    return replace(plan, template_bytes=template_bytes, own_bytes=own_bytes)
 
 
 def _resident(planned: Planned, machine: Machine, cluster: int) -> Planned:
     plan = planned.plan
     room = _near_bytes(planned.program, machine, cluster) - plan.template_bytes - plan.own_bytes
-    return replace(planned, plan=resident_parts(planned.program, plan, room))
+    return replace(planned, plan=residency(planned.program, plan, room))
 
 
 def _near_bytes(program: UProgram, machine: Machine, cluster: int) -> int:
@@ -147,11 +104,11 @@ def _near_bytes(program: UProgram, machine: Machine, cluster: int) -> int:
 
 
 def _synchronised(planned: Planned, cluster: int = 0) -> Planned:
-    final, plan = synchronise(planned.program, planned.plan), planned.plan
+    final, plan = barriers(planned.program, planned.plan), planned.plan
     if cluster and plan.most_units > 1 and anything_crosses(operators_in(final.entry)):
         plan = replace(plan, cluster=True)
     return Planned(final, plan)
 
 
 def _block_barriers(planned: Planned) -> Planned:
-    return replace(planned, program=insert_block_barriers(planned.program, planned.plan))
+    return replace(planned, program=block_barriers(planned.program, planned.plan))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
+from jax_cocktail.cost.work import total
 from jax_cocktail.device.tuning import BatchTuning
 from jax_cocktail.schedule.vmap.cut import Cut, Place, Uncuttable
 from jax_cocktail.schedule.vmap.emit import Emitter
@@ -97,7 +98,7 @@ class Chooser:
         kept = [p for k, p in enumerate(positions) if k not in common]
         width = self._width(cut, group, places)
         cut = self._tried([choices.body[p] for p in kept], places, group, width, source)
-        if cut is None:
+        if cut is None or self._repeats(cut):
             return None
         return _Part(
             frozenset(kept), Sunk(cut, operands, (*self._conditions(group, choices), (group.root, wanted)))
@@ -111,6 +112,16 @@ class Chooser:
         except Uncuttable as why:
             self.say(False, f"both sides run for all batch elements: {why}", source)
             return None
+
+    def _repeats(self, cut: Cut) -> bool:
+        """True if much of the work is repeated for every few batch elements: a loop that ends for all of them
+        at once needs them all."""
+        whole = total(cut.statements).flops
+        if cut.flops <= self.limits.most_repeated * whole:
+            return False
+        source = cut.statements[-1].source
+        self.say(False, "both sides run for all batch elements: a part of one needs all of them", source)
+        return True
 
     def _width(self, cut: Cut, group: Group, places: Sequence[Place]) -> int:
         """Number of batch elements computed together: several if they share weights or are small."""
@@ -168,7 +179,7 @@ class Chooser:
         outputs = (choices.body[p].outputs[0] for p in group.positions)
         places = tuple(zip(outputs, group.axes, strict=True))
         cut = self._tried(statements, places, group, 1, source)
-        if cut is None:
+        if cut is None or self._repeats(cut):
             return None
         out = Emitter(self.fresh, source)
         self.one_by_one(cut, places, out, inside)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from jax_cocktail.analysis.axes import Tie, rule
+from jax_cocktail.cost.work import total
 from jax_cocktail.placement.cutter import Axes, Cutter, cuts
 from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop
 from jax_cocktail.utask.builder import Builder
@@ -26,9 +27,11 @@ from jax_cocktail.utask.ir import (
     operators_in,
 )
 from jax_cocktail.utask.operators import PRODUCTS
+from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 _UNKNOWN = -1  # in place of an axis: not wanted so far
+_NOWHERE_ELSE = 1 << 48  # ids of values that a program never has
 
 Place = tuple[Value, int]  # a value that is cut along an axis
 Wanted = dict[Value, set[int | None]]
@@ -135,13 +138,12 @@ class Cut:
 
     def _plan_loop(self, loop: LoopUTask, wanted: Wanted) -> None:
         elements = element_loop(loop)
-        tested = loop.carried if loop.condition is None else loop.condition.parameters
         axes = [_only(wanted, v) for v in loop.outputs]
         while True:
             nest = self._nest(elements, axes)
             trial = {v: set(a) for v, a in wanted.items()}
             self._plan_regions(loop, nest, trial)
-            found = [_only(trial, *pair) for pair in zip(loop.carried, tested, strict=True)]
+            found = [_only(trial, *pair) for pair in zip(loop.carried, loop.tested, strict=True)]
             merged = tuple(_merged(a, b) for a, b in zip(nest.axes, found, strict=True))
             if list(merged) == axes:
                 break
@@ -149,7 +151,7 @@ class Cut:
         if _UNKNOWN in axes or (loop.index is not None and trial.get(loop.index, {None}) != {None}):
             raise Uncuttable("a carry without a cut")
         self.nests[loop.outputs[0]] = nest
-        for side in (loop.outputs, loop.carried, tested):
+        for side in (loop.outputs, loop.carried, loop.tested):
             self.axes.update(zip(side, axes, strict=True))
         wanted.clear()
         wanted.update(trial)
@@ -190,6 +192,14 @@ class Cut:
         cutter.statements(self.statements)
         return cutter
 
+    @property
+    def flops(self) -> float:
+        """The work of the cut statements for all batch elements. What is computed whole is repeated."""
+        out = Builder(FreshValues(first=_NOWHERE_ELSE))
+        places = {(v, axis): out.fresh.make(v.type.resized(axis, self.width)) for v, axis in self.needs}
+        self.emit(places, out)
+        return total(out.out).flops * self.elements / self.width
+
     def emit_tested(
         self, loop: LoopUTask, places: Mapping[Place, Value], carried: Sequence[Value], out: Builder
     ) -> Value:
@@ -220,7 +230,7 @@ class _PlannedCutter(Cutter):
 
     def operator(self, operator: UOperator) -> None:
         for tie in self.plan.ties(operator, self.plan.wanted):
-            parts = self.apart(operator, tie, self.out)
+            parts = self.emit_parts(operator, tie, self.out)
             self.note(operator.outputs, cuts(operator, tie)[1], parts)
             if _is_copy(part := self.out[-1]):
                 self.out[-1] = UOperator("reshape", part.inputs, part.outputs, (), part.source)

@@ -30,7 +30,7 @@ from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Source, Value
 
 
-def recover_elements(
+def recover(
     program: UProgram, units: int = 1, remark: Listener = nobody, limits: BatchTuning = BATCH
 ) -> UProgram:
     """Returns its argument if there is nothing to recover. Several `units` divide the batch."""

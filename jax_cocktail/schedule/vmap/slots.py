@@ -167,7 +167,7 @@ class SlotLoop:
 
 
 def _until_idle(loop: LoopUTask, width: int, idle: int, out: Emitter) -> LoopUTask:
-    """The same loop, left when `idle` elements are done."""
+    """The loop, left when `idle` elements are done."""
     condition = loop.condition
     assert condition is not None
     *body, closing = condition.body

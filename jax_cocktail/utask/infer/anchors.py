@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from jax_cocktail.utask.exchange import WORDS
@@ -107,22 +108,21 @@ def _matrix(operator: UOperator) -> TensorType:
     return a
 
 
-def _cholesky(operator: UOperator) -> None:
+def _square(operator: UOperator) -> TensorType:
     a = _matrix(operator)
     require(a.shape[-1] == a.shape[-2], f"{a} is not square")
-    result_is(operator, a)
+    return a
 
 
-def _lu(operator: UOperator) -> None:
+def _cholesky(operator: UOperator) -> None:
+    result_is(operator, _square(operator))
+
+
+def _factors(operator: UOperator, dtype: str = "") -> None:
+    """Factors in one matrix, and a vector."""
     a = _matrix(operator)
     result_is(operator, a)
-    result_is(operator, TensorType("int32", (*a.shape[:-2], min(a.shape[-2:]))), 1)
-
-
-def _geqrf(operator: UOperator) -> None:
-    a = _matrix(operator)
-    result_is(operator, a)
-    result_is(operator, TensorType(a.dtype, (*a.shape[:-2], min(a.shape[-2:]))), 1)
+    result_is(operator, TensorType(dtype or a.dtype, (*a.shape[:-2], min(a.shape[-2:]))), 1)
 
 
 def _householder_product(operator: UOperator) -> None:
@@ -134,8 +134,7 @@ def _householder_product(operator: UOperator) -> None:
 
 
 def _eigh(operator: UOperator) -> None:
-    a = _matrix(operator)
-    require(a.shape[-1] == a.shape[-2], f"{a} is not square")
+    a = _square(operator)
     require(isinstance(operator["lower"], bool), "lower is not a bool")
     result_is(operator, a)
     result_is(operator, TensorType(a.dtype, a.shape[:-1]), 1)
@@ -158,8 +157,7 @@ def _svd(operator: UOperator) -> None:
 
 
 def _triangular_solve(operator: UOperator) -> None:
-    a, b = _matrix(operator), operator.inputs[1].type
-    require(a.shape[-1] == a.shape[-2], f"{a} is not square")
+    a, b = _square(operator), operator.inputs[1].type
     fits = b.dtype == a.dtype and b.rank == a.rank and b.shape[:-1] == a.shape[:-1]
     require(fits, f"the matrix is {a}, the right-hand side {b}")
     for name in ("lower", "unit_diagonal"):
@@ -295,10 +293,10 @@ ANCHORS: dict[str, Rule] = {
     "dot": _dot,
     "conv": _conv,
     "cholesky": _cholesky,
-    "geqrf": _geqrf,
+    "geqrf": _factors,
     "eigh": _eigh,
     "householder_product": _householder_product,
-    "lu": _lu,
+    "lu": partial(_factors, dtype="int32"),
     "singular_values": _singular_values,
     "svd": _svd,
     "triangular_solve": _triangular_solve,

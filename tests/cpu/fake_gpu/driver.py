@@ -5,23 +5,20 @@ from __future__ import annotations
 import ctypes as c
 import functools
 import hashlib
-import importlib.util
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
 
 from jax_cocktail.build import host as build
 from jax_cocktail.runtime import ffi, trust
-from jax_cocktail.runtime.gpu import handler
 from jax_cocktail.utask.plan import LaunchPlan
+from tests.cpu.fake_gpu import frames
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -178,19 +175,11 @@ class Fake:
 
 
 class Handlers:
-    """`initialize`, `execute`, `execute_nograph` of an implementation that has seen nothing yet."""
+    """`initialize`, `execute`, `execute_nograph` of a library that has seen nothing yet."""
 
-    def __init__(self, kind: str, folder: Path, vendor: Vendor = CUDA) -> None:
-        if kind == "callback":
-            driver = _fresh(f"jax_cocktail.runtime.{vendor.platform}.driver")
-            made = self._made = handler.Handlers(driver.the_driver)
-            self.initialize, self.execute = made.initialize, made.execute
-            self.execute_nograph = made.execute_nograph
-            self.load_count = lambda: len(made.programs)
-            return
+    def __init__(self, folder: Path, vendor: Vendor = CUDA) -> None:
         built = build.build_gpu_handler(jax.ffi.include_dir(), build.host_toolchain(), vendor.platform)
-        path = copied(built, folder)
-        library = c.CDLL(str(path))
+        library = c.CDLL(str(copied(built, folder)))
         library.ck_gpu_load_count.restype = c.c_int64
         trust.guard(library)
         self.load_count = library.ck_gpu_load_count
@@ -200,25 +189,8 @@ class Handlers:
             setattr(self, stage, function)
 
 
-def _fresh(name: str) -> ModuleType:
-    """A module once more, with variables of its own."""
-    spec = importlib.util.find_spec(name)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    kept = sys.modules.get(name)
-    sys.modules[name] = module  # dataclasses look for their module there
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        if kept is None:
-            del sys.modules[name]
-        else:
-            sys.modules[name] = kept
-    return module
-
-
 _CREATE = c.CFUNCTYPE(c.c_void_p, c.POINTER(ffi.ErrorCreateArgs))
-_STREAM = c.CFUNCTYPE(c.c_void_p, c.POINTER(ffi.StreamGetArgs))
+_STREAM = c.CFUNCTYPE(c.c_void_p, c.POINTER(frames.StreamGetArgs))
 
 
 class Xla:
@@ -229,8 +201,8 @@ class Xla:
         self.errors: list[tuple[int, str]] = []
         self._create = _CREATE(self._error_create)
         self._get = _STREAM(self._stream_get)
-        self.api = ffi.Api(
-            struct_size=c.sizeof(ffi.Api),
+        self.api = frames.Api(
+            struct_size=c.sizeof(frames.Api),
             error_create=c.cast(self._create, c.c_void_p),
             stream_get=c.cast(self._get, c.c_void_p),
         )
@@ -267,7 +239,7 @@ class Call:
 
     def frame(self, xla: Xla, stage: int) -> ffi.CallFrame:
         frame = ffi.CallFrame(struct_size=c.sizeof(ffi.CallFrame), stage=stage)
-        frame.api = c.pointer(xla.api)
+        frame.api = c.cast(c.pointer(xla.api), c.POINTER(ffi.Api))
         frame.operands, frame.results = self._buffers(self.operands), self._buffers(self.results)
         frame.attributes = self._attributes()
         self.kept.append(frame)
@@ -279,7 +251,7 @@ class Call:
 
     def _buffers(self, addresses: Sequence[int]) -> ffi.Buffers:
         size = c.sizeof(ffi.Buffer)
-        buffers = [self._keep(ffi.Buffer(size, None, ffi.U8, at, 0, None)) for at in addresses]
+        buffers = [self._keep(ffi.Buffer(size, None, frames.U8, at, 0, None)) for at in addresses]
         pointers = self._keep((c.POINTER(ffi.Buffer) * max(len(buffers), 1))(*map(c.pointer, buffers)))
         items = c.cast(pointers, c.POINTER(c.POINTER(ffi.Buffer)))
         return ffi.Buffers(c.sizeof(ffi.Buffers), None, len(buffers), None, items)
@@ -299,15 +271,16 @@ class Call:
         if self.trusted:
             trust.admit(digest)
         values = {
-            "binary": (ffi.ARRAY, ffi.Array(ffi.U8, len(self.binary), c.addressof(binary))),
-            "digest": (ffi.STRING, self._span(digest)),
-            "launch": (ffi.ARRAY, ffi.Array(ffi.S64, len(numbers), c.addressof(launch))),
-            "name": (ffi.STRING, self._span(self.name)),
-            "signature": (ffi.ARRAY, ffi.Array(ffi.S64, len(signature), c.addressof(signed))),
-            "sync": (ffi.SCALAR, ffi.Scalar(ffi.S64, c.addressof(sync))),
+            "binary": (frames.Kind.ARRAY, frames.Array(frames.U8, len(self.binary), c.addressof(binary))),
+            "digest": (frames.Kind.STRING, self._span(digest)),
+            "launch": (frames.Kind.ARRAY, frames.Array(frames.S64, len(numbers), c.addressof(launch))),
+            "name": (frames.Kind.STRING, self._span(self.name)),
+            "signature": (frames.Kind.ARRAY, frames.Array(frames.S64, len(signature), c.addressof(signed))),
+            "sync": (frames.Kind.SCALAR, frames.Scalar(frames.S64, c.addressof(sync))),
         }
         if self.failures:
-            values = dict(sorted([*values.items(), ("failures", (ffi.STRING, self._span(self.failures)))]))
+            values["failures"] = frames.Kind.STRING, self._span(self.failures)
+            values = dict(sorted(values.items()))
         count = len(values)
         types = self._keep((c.c_int * count)(*(kind for kind, _ in values.values())))
         spans = [self._span(name) for name in values]

@@ -20,11 +20,11 @@ products, such as the gradient of weights, becomes one product after the loops (
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from jax_cocktail.device.tuning import LOOPS
+from jax_cocktail.device.tuning import LOOPS, LoopTuning
 from jax_cocktail.schedule.loops.distribution.chunks import by_chunks, fits, one_chunk
-from jax_cocktail.schedule.loops.distribution.division import Division, analyse, why_undivided
+from jax_cocktail.schedule.loops.distribution.fission import Fission, analyse, why_undivided
 from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
 from jax_cocktail.schedule.loops.distribution.run_ahead import run_ahead
 from jax_cocktail.schedule.loops.distribution.split_products import split_products
@@ -38,21 +38,7 @@ from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits within which dividing pays (see `LoopTuning`). `kept_bytes`: the most that a strip keeps."""
-
-    flops: int = LOOPS.flops
-    trips: int = LOOPS.trips
-    kept_bytes: int = LOOPS.strip_bytes
-    chunk: int = LOOPS.chunk
-
-
-def distribute(
-    program: UProgram,
-    limits: Limits = Limits(),  # noqa: B008 (a frozen value)
-    remark: Listener = nobody,
-) -> UProgram:
+def distribute(program: UProgram, limits: LoopTuning = LOOPS, remark: Listener = nobody) -> UProgram:
     """Returns its argument if no loop is worth dividing."""
     return rewrite(program, _Distributor(program, limits, remark).change)
 
@@ -60,7 +46,7 @@ def distribute(
 class _Distributor:
     """One walk over a program, with one remark for every loop."""
 
-    def __init__(self, program: UProgram, limits: Limits, remark: Listener) -> None:
+    def __init__(self, program: UProgram, limits: LoopTuning, remark: Listener) -> None:
         self.limits, self.remark = limits, remark
         self.fresh = FreshValues(program)
         self.definitions: dict[Value, UOperator] = {}  # constants and their broadcasts
@@ -88,51 +74,51 @@ class _Distributor:
             self._note(loop, False, f"{trips} trips are too few")
             return (loop,)
         before, split = split_products(loop, self.limits.flops, self.fresh)
-        division = self._division(loop, split)
-        if division is None:
+        fission = self._fission(loop, split)
+        if fission is None:
             return (loop,)
-        strip = _strip(trips, division.bytes_per_step, self.limits)
+        strip = _strip(trips, fission.bytes_per_step, self.limits)
         if strip is None:
-            kept = division.bytes_per_step
+            kept = fission.bytes_per_step
             self._note(loop, False, f"{kept} bytes would have to be kept per step")
             return (loop,)
         if strip == trips:
-            self._note(loop, True, _summary(division, "all steps"))
-            return (*before, *Regrouper(division, self.fresh).statements())
-        self._note(loop, True, _summary(division, f"strips of {strip} steps"))
+            self._note(loop, True, _summary(fission, "all steps"))
+            return (*before, *Regrouper(fission, self.fresh).statements())
+        self._note(loop, True, _summary(fission, f"strips of {strip} steps"))
         return (*before, *self._strips(split, strip, trips))
 
-    def _division(self, loop: LoopUTask, split: LoopUTask) -> Division | None:
-        division = analyse(split, self.limits.flops, steps=Steps(outside=self.definitions))
-        if division is None:
+    def _fission(self, loop: LoopUTask, split: LoopUTask) -> Fission | None:
+        fission = analyse(split, self.limits.flops, steps=Steps(outside=self.definitions))
+        if fission is None:
             self._note(loop, False, why_undivided(loop, self.limits.flops))
-        return division
+        return fission
 
     def _strips(self, loop: LoopUTask, strip: int, trips: int) -> Sequence[Statement]:
         outer, inner, base = strip_mine(loop, strip, self.fresh)
-        division = analyse(inner, self.limits.flops, steps=Steps(trips, base, self.definitions))
-        assert division is not None
-        divided = Regrouper(division, self.fresh).statements()
+        fission = analyse(inner, self.limits.flops, steps=Steps(trips, base, self.definitions))
+        assert fission is not None
+        divided = Regrouper(fission, self.fresh).statements()
         outer = replace(outer, body=with_body(outer.body, (*outer.body.body, *divided)))
         if trips % strip == 0:
             return (outer,)
         start, base, rest = remainder(loop, trips - trips % strip, outer.outputs, self.fresh)
-        division = analyse(rest, self.limits.flops, steps=Steps(trips, base, self.definitions))
-        if division is None or trips % strip < self.limits.trips:
+        fission = analyse(rest, self.limits.flops, steps=Steps(trips, base, self.definitions))
+        if fission is None or trips % strip < self.limits.trips:
             return (outer, start, rest)
-        last = Regrouper(division, self.fresh).statements()
+        last = Regrouper(fission, self.fresh).statements()
         return (outer, start, *last)
 
     # -- while loops -------------------------------------------------------------------------------------
     def _while(self, loop: LoopUTask) -> Sequence[Statement]:
         counter = counter_of(loop, self.definitions)
         before, split = split_products(loop, self.limits.flops, self.fresh)
-        division = self._division(loop, split)
-        if division is None:
+        fission = self._fission(loop, split)
+        if fission is None:
             return (loop,)
-        steps = min(self.limits.chunk, self.limits.kept_bytes // max(division.bytes_per_step, 1))
+        steps = min(self.limits.chunk, self.limits.strip_bytes // max(fission.bytes_per_step, 1))
         if steps < self.limits.trips or (counter is not None and not fits(counter, steps)):
-            kept = division.bytes_per_step
+            kept = fission.bytes_per_step
             self._note(loop, False, f"{kept} bytes would have to be kept per step")
             return (loop,)
         if counter is None:
@@ -157,10 +143,10 @@ class _Distributor:
         return (*before, *ahead)
 
 
-def _strip(trips: int, bytes_per_step: int, limits: Limits) -> int | None:
+def _strip(trips: int, bytes_per_step: int, limits: LoopTuning) -> int | None:
     """Steps of a strip: all, or those of the fewest strips within the limit. A divisor of the trip count
     leaves no remainder and is preferred, unless it is less than half as long."""
-    most = limits.kept_bytes // max(bytes_per_step, 1)
+    most = limits.strip_bytes // max(bytes_per_step, 1)
     if trips <= most:
         return trips
     if most < limits.trips:
@@ -170,10 +156,10 @@ def _strip(trips: int, bytes_per_step: int, limits: Limits) -> int | None:
     return next(fitting, even)
 
 
-def _summary(division: Division, where: str) -> str:
-    products, loops = len(division.products), len(set(division.position.values()))
-    sums = f", {len(division.sums)} added up behind" if division.sums else ""
+def _summary(fission: Fission, where: str) -> str:
+    products, loops = len(fission.products), len(set(fission.position.values()))
+    sums = f", {len(fission.sums)} added up behind" if fission.sums else ""
     return (
         f"distributed over {where}: {products} product{'s' * (products != 1)} taken out{sums},"
-        f" {loops} loop{'s' * (loops != 1)} left, {division.bytes_per_step} bytes kept per step"
+        f" {loops} loop{'s' * (loops != 1)} left, {fission.bytes_per_step} bytes kept per step"
     )

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import cast
 
-from jax_cocktail.schedule.loops.distribution.division import Division
+from jax_cocktail.schedule.loops.distribution.fission import Fission
 from jax_cocktail.schedule.loops.distribution.reductions import Sum, is_zero
 from jax_cocktail.schedule.loops.distribution.step_rows import Rows, Stack
 from jax_cocktail.utask.builder import INDEX, Builder
 from jax_cocktail.utask.ir import Attribute, LoopUTask, Region, Statement, UOperator, is_a, reads
+from jax_cocktail.utask.layout import divided_axes
 from jax_cocktail.utask.substitute import FreshValues, with_reads
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, TensorType, Value
 
 
 class Regrouper:
-    """Turns one division into statements. Values kept per step are stacked in the order in which most rows
-    are read: step t is row t, or with `rows.backward` row t from the end."""
+    """Turns the fission of a loop into statements. Values kept per step are stacked in the order in which
+    most rows are read: step t is row t, or with `rows.backward` row t from the end."""
 
-    def __init__(self, division: Division, fresh: FreshValues) -> None:
-        self.division = division
-        self.rows = Rows(division.loop, division.steps)
-        self.loop = division.loop
-        self.trips = cast(int, division.loop.trip_count)
+    def __init__(self, fission: Fission, fresh: FreshValues) -> None:
+        self.fission = fission
+        self.rows = Rows(fission.loop, fission.steps)
+        self.loop = fission.loop
+        self.trips = cast(int, fission.loop.trip_count)
         self.count = len(self.loop.body.body)
         self.b = Builder(fresh, self.loop.source)
         self.stacked: dict[Value, Value] = {}  # value of one step -> array of all steps
@@ -31,15 +33,15 @@ class Regrouper:
 
     def statements(self) -> Sequence[Statement]:
         """Products and loops by position, the last loop with the carries of all; then sums and stacks."""
-        highest = max(self.division.position.values(), default=0)
+        highest = max(self.fission.position.values(), default=0)
         for position in range(highest + 1):
-            for node in sorted(self.division.products):
-                if self.division.position[node] == position:
+            for node in sorted(self.fission.products):
+                if self.fission.position[node] == position:
                     self._product(cast(UOperator, self.loop.body.body[node]))
             self._loop(position, last=position == highest)
-        for total in self.division.sums:
+        for total in self.fission.sums:
             _Total(self, total).append()
-        for stack in self.division.stacks:
+        for stack in self.fission.stacks:
             self._result(stack)
         return self.b.out
 
@@ -56,7 +58,7 @@ class Regrouper:
     # -- products ----------------------------------------------------------------------------------------
     def _product(self, dot: UOperator) -> None:
         """Appends the product with the steps as an additional free axis."""
-        side = 0 if dot.inputs[0] in self.division.node_of else 1
+        side = 0 if dot.inputs[0] in self.fission.node_of else 1
         operand = self.all_steps(dot.inputs[side])
         inputs = (operand, dot.inputs[1]) if side == 0 else (dot.inputs[0], operand)
         moved = "lhs" if side == 0 else "rhs"
@@ -90,7 +92,7 @@ class Regrouper:
             return None
         shape = array.type.shape
         rows = TensorType(array.type.dtype, (self.trips, *shape[1:]))
-        if self.division.steps.base is not None:
+        if self.fission.steps.base is not None:
             starts = (self._first_row(), *zeros(self.b, len(shape) - 1))
             array = self.b.emit("dynamic_slice", (array, *starts), rows)
         elif shape[0] != self.trips:
@@ -103,7 +105,7 @@ class Regrouper:
         """Defines a carry that stacks the results of a product; a strip updates its own rows of the stack."""
         initial, output = self.loop.initial[stack.carry], self.loop.outputs[stack.carry]
         array = self.all_steps(stack.value)
-        if self.division.steps.base is None:
+        if self.fission.steps.base is None:
             self.b.define((output,), "reshape", (array,))
             return
         shape = (self.trips, *output.type.shape[1:])
@@ -113,7 +115,7 @@ class Regrouper:
 
     def _first_row(self) -> Value:
         """The index of a strip's first row in memory."""
-        steps = self.division.steps
+        steps = self.fission.steps
         assert steps.base is not None
         if not self.rows.backward:
             return steps.base
@@ -127,13 +129,13 @@ class Regrouper:
 
     # -- loops -------------------------------------------------------------------------------------------
     def _loop(self, position: int, last: bool) -> None:
-        division = self.division
-        nodes = (n for n, at in division.position.items() if at == position)
-        own = dict.fromkeys(n for n in nodes if n not in division.products)
+        fission = self.fission
+        nodes = (n for n, at in fission.position.items() if at == position)
+        own = dict.fromkeys(n for n in nodes if n not in fission.products)
         carries = [n - self.count for n in own if n >= self.count]
         if last:
-            carries += [n - self.count for n in division.again if n >= self.count]
-        kept = [v for v in division.crossing if division.node_of[v] in own and v not in self.stacked]
+            carries += [n - self.count for n in fission.again if n >= self.count]
+        kept = [v for v in fission.crossing if fission.node_of[v] in own and v not in self.stacked]
         bases = [self._before_reshape(v, own) for v in kept]
         empty = {v: self.b.emit("empty", (), self._stacked_type(v.type)) for v in dict.fromkeys(bases)}
         arrays = list(empty.items())
@@ -147,12 +149,12 @@ class Regrouper:
 
     def _before_reshape(self, value: Value, own: Container[int]) -> Value:
         """The value before a reshape: its axes can be tiled."""
-        node = self.division.node_of[value]
+        node = self.fission.node_of[value]
         made = self.loop.body.body[node] if node < self.count else None
         if not is_a(made, "reshape"):
             return value
         (operand,) = made.inputs
-        return operand if self.division.node_of.get(operand) in own and operand not in self.stacked else value
+        return operand if self.fission.node_of.get(operand) in own and operand not in self.stacked else value
 
     def _build(
         self, own: dict[int, None], carries: Sequence[int], arrays: Sequence[tuple[Value, Value]]
@@ -175,7 +177,7 @@ class _Body:
     def __init__(self, regrouper: Regrouper, own: dict[int, None], final: frozenset[int]) -> None:
         self.regrouper, self.own = regrouper, own
         self.final = final  # carries whose outputs this loop defines; others are computed again
-        self.division, self.loop = regrouper.division, regrouper.loop
+        self.fission, self.loop = regrouper.fission, regrouper.loop
         self.b = regrouper.b.to([])
         self.index = self.b.fresh.make(INDEX)
         self.names: dict[Value, Value] = {cast(Value, self.loop.index): self.index}
@@ -189,7 +191,7 @@ class _Body:
         if k in self.carried:
             return
         parameter = self.loop.carried[k]
-        if self.regrouper.count + k in self.division.again:
+        if self.regrouper.count + k in self.fission.again:
             self.names[parameter] = self.b.fresh.make(parameter.type)
         output = self.loop.outputs[k] if k in self.final else self.b.fresh.make(parameter.type)
         self.carried[k] = (self.names.get(parameter, parameter), output)
@@ -200,10 +202,10 @@ class _Body:
         waiting = [wanted]
         while waiting:
             value = waiting.pop()
-            node = self.division.node_of.get(value)
+            node = self.fission.node_of.get(value)
             if node is None or node in self.nodes:
                 continue
-            if node not in self.own and node not in self.division.again:
+            if node not in self.own and node not in self.fission.again:
                 self.read[value] = None
             elif node >= self.regrouper.count:
                 self.nodes.add(node)
@@ -218,7 +220,7 @@ class _Body:
             self.names[value] = self.b.row(self.regrouper.stacked[value], self._row())
         for node in sorted(n for n in self.nodes if n < self.regrouper.count):
             statement = with_reads(self.loop.body.body[node], self.names)
-            if node in self.division.again:
+            if node in self.fission.again:
                 fresh = self.b.like(statement.outputs)
                 self.names.update(zip(statement.outputs, fresh, strict=True))
                 statement = replace(statement, outputs=fresh)
@@ -261,7 +263,7 @@ def zeros(b: Builder, number: int) -> list[Value]:
 
 # ---- sums over all steps -----------------------------------------------------------------------------------
 class _Total:
-    """Appends one sum over all steps, after the loops of a division."""
+    """Appends one sum over all steps, after the loops of the fission."""
 
     def __init__(self, regrouper: Regrouper, total: Sum) -> None:
         self.regrouper, self.total = regrouper, total
@@ -311,7 +313,7 @@ class _Total:
 
     def _initial(self) -> Value | None:
         initial = self.loop.initial[self.total.carry]
-        return None if is_zero(initial, self.regrouper.division.steps.outside) else self._wide(initial)
+        return None if is_zero(initial, self.regrouper.fission.steps.outside) else self._wide(initial)
 
     def _product(self, dot: UOperator, swapped: bool = False) -> Value:
         """The product, contracted over the steps first. `swapped`: with its operands exchanged."""
@@ -342,12 +344,11 @@ class _Total:
     def _side(self, value: Value, batch: Sequence[int], summed: Sequence[int]) -> _Side:
         """All steps of an operand, on the axes of its kept form if batch and summed axes are among them."""
         array, base = self.regrouper.all_steps(value), self.regrouper.bases.get(value)
-        runs: list[tuple[int, ...]] = [(d,) for d in range(value.type.rank)]
-        if base is not None:
-            finer = _runs(value.type.shape, base.type.shape)
-            if finer and all(len(finer[d]) == 1 for d in (*batch, *summed)):
-                array, runs = self.regrouper.stacked[base], finer
-        return _Side(array, tuple(runs[d][0] + 1 for d in batch), tuple(runs[d][0] + 1 for d in summed))
+        first = list(range(value.type.rank))
+        counts = None if base is None else divided_axes(value.type.shape, base.type.shape)
+        if base is not None and counts is not None and all(counts[d] == 1 for d in (*batch, *summed)):
+            array, first = self.regrouper.stacked[base], [0, *accumulate(counts)]
+        return _Side(array, tuple(first[d] + 1 for d in batch), tuple(first[d] + 1 for d in summed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,18 +384,3 @@ def _swapped(dot: UOperator) -> tuple[int, ...]:
 
 def _swaps(transpose: UOperator, dot: UOperator | None) -> bool:
     return dot is not None and dot.kind == "dot" and transpose.ints("permutation") == _swapped(dot)
-
-
-def _runs(shape: Sequence[int], finer: Sequence[int]) -> list[tuple[int, ...]] | None:
-    """For every axis the axes of a finer shape that form it; None if there are none for some axis."""
-    found: list[tuple[int, ...]] = []
-    place = 0
-    for n in shape:
-        begin, size = place, 1
-        while place < len(finer) and (size < n or place == begin):
-            size *= finer[place]
-            place += 1
-        if size != n:
-            return None
-        found.append((*range(begin, place),))
-    return found if place == len(finer) else None

@@ -21,7 +21,7 @@ from operator import or_
 from jax_cocktail.cost.work import work
 from jax_cocktail.schedule.loops.distribution.step_rows import Rows
 from jax_cocktail.schedule.simplify.peephole import splat
-from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, is_a, reads
+from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, is_a, positions_of, reads
 from jax_cocktail.utask.operators import STATIC_VIEWS
 from jax_cocktail.utask.types import FLOATS, INTEGERS, Value
 
@@ -59,7 +59,7 @@ class _Finder:
         self.loop, self.body = loop, loop.body.body
         self.operators = {v: s for s in self.body if isinstance(s, UOperator) for v in s.outputs}
         self.operators.update(outside)
-        self.made = {v: n for n, s in enumerate(self.body) for v in s.outputs}
+        self.made = positions_of(loop.body)
         self.varying = {*self.made, *loop.body.parameters}
         self.readers = Counter(v for s in self.body for v in _uses(s))
         self.readers.update(loop.body.results)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from jax_cocktail.schedule.loops.distribution.chunks import one_chunk
-from jax_cocktail.schedule.loops.distribution.division import analyse, free_of_recurrence
+from jax_cocktail.schedule.loops.distribution.fission import analyse, free_of_recurrence
 from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
 from jax_cocktail.utask.builder import INDEX, Builder
 from jax_cocktail.utask.copies import copied, copied_region
@@ -33,11 +33,11 @@ def run_ahead(
 ) -> tuple[tuple[Statement, ...], int]:
     """The new statements and the number of products; none if no product is free of the recurrence."""
     chunk = one_chunk(loop, steps, fresh)
-    division = analyse(chunk, minimum_flops)
-    ahead = frozenset() if division is None else free_of_recurrence(division)
-    if division is None or not ahead:
+    fission = analyse(chunk, minimum_flops)
+    ahead = frozenset() if fission is None else free_of_recurrence(fission)
+    if fission is None or not ahead:
         return (), 0
-    regrouper = Regrouper(division, fresh)
+    regrouper = Regrouper(fission, fresh)
     stacked = regrouper.products_ahead(ahead)
     first, between = _limited(loop, loop.initial, steps, {}, fresh)
     again, after = _limited(loop, chunk.initial, steps, stacked, fresh)

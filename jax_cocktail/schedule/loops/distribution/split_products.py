@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from jax_cocktail.schedule.loops.distribution.division import components_of
+from jax_cocktail.schedule.loops.distribution.fission import components_of
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, is_a
 from jax_cocktail.utask.rewrite import map_body

@@ -110,7 +110,7 @@ class Wavefront:
         return found
 
     def _again(self, nodes: Sequence[int]) -> set[int]:
-        """Of these nodes and their sources, those that every stage computes for itself."""
+        """The nodes, among these and their sources, that every stage computes for itself."""
         waiting = [s for n in nodes for s in (n, *self.stages.needs[n])]
         found: set[int] = set()
         while waiting:

@@ -21,10 +21,9 @@ before the first recurrence and after the last become batched products, as in `d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from jax_cocktail.device.tuning import LOOPS
-from jax_cocktail.schedule.loops.distribution.division import analyse
+from jax_cocktail.device.tuning import LOOPS, LoopTuning
+from jax_cocktail.schedule.loops.distribution.fission import analyse
 from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
 from jax_cocktail.schedule.loops.distribution.split_products import split_products
 from jax_cocktail.schedule.loops.wavefront.diagonals import Wavefront
@@ -36,29 +35,14 @@ from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits within which pipelining pays (see `LoopTuning`). `kept_bytes`: the most of all steps."""
-
-    flops: int = LOOPS.flops
-    trips: int = LOOPS.trips
-    kept_bytes: int = LOOPS.batched_bytes
-    handed_bytes: int = LOOPS.handed_bytes
-    stages: int = LOOPS.stages
-
-
-def pipeline(
-    program: UProgram,
-    limits: Limits = Limits(),  # noqa: B008 (a frozen value)
-    remark: Listener = nobody,
-) -> UProgram:
+def pipeline(program: UProgram, limits: LoopTuning = LOOPS, remark: Listener = nobody) -> UProgram:
     """Returns its argument if no loop holds recurrences that feed each other."""
     pipeliner = _Pipeliner(program, limits, remark)
     return map_regions(program, pipeliner.region)
 
 
 class _Pipeliner:
-    def __init__(self, program: UProgram, limits: Limits, remark: Listener) -> None:
+    def __init__(self, program: UProgram, limits: LoopTuning, remark: Listener) -> None:
         self.limits, self.remark = limits, remark
         self.fresh = FreshValues(program)
 
@@ -103,18 +87,18 @@ class _Pipeliner:
     def _around(self, loop: LoopUTask) -> Sequence[Statement]:
         """The loop over all recurrences and the statements between them, with batched products around it."""
         together, trips = between(loop, recurrences(loop)), loop.trip_count
-        division = analyse(loop, self.limits.flops, together)
-        assert division is not None and trips is not None
-        if division.bytes_per_step * trips > self.limits.kept_bytes:
+        fission = analyse(loop, self.limits.flops, together)
+        assert fission is not None and trips is not None
+        if fission.bytes_per_step * trips > self.limits.batched_bytes:
             return (loop,)
-        return Regrouper(division, self.fresh).statements()
+        return Regrouper(fission, self.fresh).statements()
 
 
 def _is_recurrent(statement: Statement) -> bool:
     return isinstance(statement, LoopUTask) and len(recurrences(statement)) > 1
 
 
-def _refusal(stages: Stages, limits: Limits) -> str:
+def _refusal(stages: Stages, limits: LoopTuning) -> str:
     """The reason why the loop stays as it is, or ""."""
     if stages.count < 2:
         return "its recurrences do not feed each other"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jax_cocktail.analysis.graph import strong_components
-from jax_cocktail.schedule.loops.distribution.division import computed_again, downstream, graph_of
+from jax_cocktail.schedule.loops.distribution.fission import computed_again, downstream, graph_of
 from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, operators_in, reads
 from jax_cocktail.utask.operators import MOVEMENT, PRODUCTS, UPDATES
 from jax_cocktail.utask.types import Value

@@ -1,0 +1,33 @@
+"""A built program as its calls need it: known without the compiler that has made it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jax_cocktail.utask.plan import LaunchPlan
+
+if TYPE_CHECKING:
+    from jax_cocktail.codegen.stamps import StampTable
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """A built program as its calls need it.
+
+    `binary`: shared object with the entry `ck_program`; `digest`: its sha256; `path`: of the built program;
+    `aliases`: (operand, result) pairs that share memory; `failures`: the messages of its error codes;
+    `launch`: how a GPU runs it, None for the CPU; `stamps`: those of a traced program; `own_bytes`: memory of
+    each unit; `sizes`: the launch parameters.
+    """
+
+    binary: bytes
+    digest: str
+    path: str
+    aliases: tuple[tuple[int, int], ...]
+    workspace_bytes: int
+    failures: tuple[str, ...]
+    launch: LaunchPlan | None = None
+    stamps: StampTable | None = None
+    own_bytes: int = 0
+    sizes: tuple[int, ...] = ()

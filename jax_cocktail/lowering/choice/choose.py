@@ -1,0 +1,130 @@
+"""Chooses what runs a marked call: our program, or stock XLA.
+
+The option ``force`` says it, or it is stored, or `decide` finds it out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from jax_cocktail.config import FRESH
+from jax_cocktail.lowering.choice import decisions, leaving, plan_cache
+from jax_cocktail.lowering.choice.decisions import Decision
+from jax_cocktail.lowering.choice.request import Request, known_survey
+from jax_cocktail.lowering.choice.variants import program_keys, rewritten
+from jax_cocktail.lowering.edge import notices
+from jax_cocktail.lowering.edge import recursion_strategies as recursions
+from jax_cocktail.lowering.edge.arguments import concrete_arguments
+from jax_cocktail.lowering.edge.capture import untaken
+from jax_cocktail.lowering.edge.intercept import Outcome
+from jax_cocktail.lowering.run import background
+from jax_cocktail.lowering.state import STATE
+from jax_cocktail.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Outcome):
+    """The jaxpr that runs a marked call, and the report on it."""
+
+    report: Report
+
+
+def choose(request: Request) -> Choice:
+    """Our program for a call, or the call as it came, for stock XLA."""
+    if request.needs_measured_card:
+        background.start()
+        return _stock(request)
+    if request.is_settled or _waits(request):
+        return _stock(request)
+    captured = request.prepared.captured
+    if request.force != "stock":
+        notices.complain(captured.left, request.mark)
+    report = _report(request)
+    if not captured.regions:
+        report = replace(report, choice="stock", why="nothing was captured")
+        return Choice(request.closed, STATE.stock, report)
+    decision = _decide(request) if request.force == "auto" else _forced(request)
+    _dump(request, decision)
+    if request.force == "auto" and decision.choice == "stock" and not decision.measured:
+        left = (*report.left, *untaken(captured.regions, decision.why))
+        return _stock(request, replace(report, left=left, why=decision.why))  # a report alone builds nothing
+    return _built(request, decision, report)
+
+
+def _stock(request: Request, report: Report | None = None) -> Choice:
+    """The call as it came. Stock XLA runs the marked calls inside as well."""
+    return Choice(request.closed, True, report or Report(request.mark.function))
+
+
+def _report(request: Request) -> Report:
+    """The report with what stock XLA runs in any case."""
+    captured, name = request.prepared.captured, request.mark.function
+    left = (*captured.left, *captured.declined)
+    return Report(name, left=left, beside=captured.beside, recursions=recursions.on_stock(request.closed))
+
+
+def _waits(request: Request) -> bool:
+    """True if stock XLA runs a call that the background was offered, because our program is not ready. In
+    strict mode, errors must not come later, so the call is captured at once."""
+    if not (request.key and request.offered):
+        return False
+    ready = request.mark.options.plans != FRESH and plan_cache.at_hand(request.stored_call_key)
+    if not ready and request.mark.options.strict:
+        notices.complain(request.prepared.captured.left, request.mark)
+    if request.is_stale or not ready:
+        background.start(request.is_stale)
+    return not ready
+
+
+def _decide(request: Request) -> Decision:
+    """The stored decision, else one that is made now. What the background was offered, it measures."""
+    known = request.known
+    if known is not None and not (request.is_stale and not request.offered):
+        return replace(known, why=decisions.known_why(known))
+    from jax_cocktail.lowering.choice.decide import decide
+
+    return decide(request)
+
+
+def _forced(request: Request) -> Decision:
+    """The decision of the option `force`, for the best plan that is known."""
+    force, known, prepared = request.force, request.known, request.prepared
+    plan = known_survey(prepared, request.units, request.mark).best if known is None else known.plan
+    decision = replace(known or Decision(force), choice=force, plan=prepared.forced(plan))
+    return replace(decision, why=f'the option force is "{force}"')
+
+
+def _built(request: Request, decision: Decision, report: Report) -> Choice:
+    """Builds the plan of a decision, also one for stock XLA: it was timed, or is to be reported."""
+    program = rewritten(request.prepared, decision.plan, request.mark)
+    if STATE.reports is not None:
+        from jax_cocktail.lowering.choice.describe import described
+
+        report = described(report, request.prepared, decision, request.mark)
+    if decision.choice != "cocktail":
+        return Choice(request.closed, request.force == "auto" or STATE.stock, report)
+    STATE.ours += 1
+    if STATE.recordings == []:
+        _record(request, decision.plan)
+    elif request.mark.options.plans != FRESH:
+        key = request.call_key(decision if request.force == "auto" else request.known)
+        plan_cache.add_call(key, program_keys(request.prepared, decision.plan), request.seconds)
+    if request.force == "auto" and not request.mark.options.reproducible:
+        leaving.watch(request.key, decision, request.prepared.leaving(decision.plan))
+    return Choice(program.jaxpr, STATE.stock, report)
+
+
+def _record(request: Request, plan: decisions.Plan) -> None:
+    """Traces the call, if its arguments are known: it is not one inside the call that `trace` makes."""
+    arguments = concrete_arguments(request.closed, request.mark)
+    if arguments is not None and STATE.recordings is not None:
+        from jax_cocktail.lowering.choice.tracing import record
+
+        STATE.recordings.append(record(request.prepared, plan, request.mark, arguments))
+
+
+def _dump(request: Request, decision: Decision) -> None:
+    if folder := request.mark.options.dump_to:
+        from jax_cocktail.dump import dump_decision
+
+        dump_decision(folder, request.mark.function, request.key, decision.text)

@@ -1,0 +1,185 @@
+"""A request: one marked call that is to be lowered, and what is known of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from jax_cocktail.codegen.machines import machine_of
+from jax_cocktail.config import CHECKED, FRESH, MEMORY_BOUND
+from jax_cocktail.device.machine import Machine
+from jax_cocktail.lowering.choice import decisions, leaving, plan_cache
+from jax_cocktail.lowering.choice.checked import check_survey
+from jax_cocktail.lowering.choice.decisions import Decision, machine_facts, versions
+from jax_cocktail.lowering.choice.plan_cache import Survey
+from jax_cocktail.lowering.choice.variants import (
+    Prepared,
+    device_of,
+    possible,
+    prepare,
+    spec_of,
+    units_of,
+    whole_identity,
+)
+from jax_cocktail.lowering.edge import custom_call, gpu_call
+from jax_cocktail.lowering.edge.arguments import compiler_options, donated
+from jax_cocktail.lowering.run import background, stopwatch
+from jax_cocktail.lowering.state import STATE, Mark
+from jax_cocktail.portable import name_of
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A marked call that is to be lowered. The rest follows from it, and is found once, when it is asked for.
+
+    Attributes:
+      closed: the jaxpr of the call.
+      mark: its function name and options.
+      platform: jax's name, one of `custom_call.PLATFORMS`.
+    """
+
+    closed: Any
+    mark: Mark
+    platform: str
+
+    @property
+    def force(self) -> str:
+        return self.mark.options.force
+
+    @property
+    def memory_bound(self) -> bool:
+        """True if subgraphs without control flow become custom calls as well."""
+        return self.mark.options.scope == MEMORY_BOUND
+
+    # ---- where it runs -------------------------------------------------------------------------------------
+
+    @cached_property
+    def offered(self) -> bool:
+        """True if stock XLA may run the call until the background has our program."""
+        return background.offered(self.mark)
+
+    @property
+    def needs_measured_card(self) -> bool:
+        """True if the background has to measure the card before anything can be planned."""
+        on_gpu = self.platform in gpu_call.PLATFORMS
+        return on_gpu and self.offered and not gpu_call.is_measured(self.mark.options.gpu_arch, self.platform)
+
+    @cached_property
+    def machine(self) -> Machine:
+        return machine_of(spec_of(self.mark, self.platform))
+
+    @cached_property
+    def units(self) -> int:
+        """The number of units to plan for."""
+        return units_of(self.mark, self.machine)
+
+    # ---- what is stored of it ------------------------------------------------------------------------------
+
+    @cached_property
+    def key(self) -> str:
+        """The key of its decision; "" if there is none, since stock XLA is to run the call."""
+        if self.force == "stock":
+            return ""
+        device, card = device_of(self.mark, self.machine), custom_call.device(self.platform, self._arch)
+        options = compiler_options(self.mark)
+        return decisions.key_of(self.closed, self.units, device, options, self.memory_bound, card)
+
+    @property
+    def _arch(self) -> str:
+        return self.mark.options.gpu_arch
+
+    @cached_property
+    def _found(self) -> tuple[Decision | None, bool]:
+        """The stored decision, and True if this process has used one before."""
+        if self.mark.options.reproducible:
+            return None, False
+        here = decisions.used_here(self.key)
+        leaving.remember(self.key)
+        return decisions.load(self.key) if self.key else None, here
+
+    @cached_property
+    def is_stale(self) -> bool:
+        """True if the stored decision is to be measured again.
+
+        The user wants all candidates, and only the best few were timed; or the machine was busy then and is
+        idle now, which the background finds out for itself. A process that ran the function stays with what
+        it ran.
+        """
+        (stored, here), profile = self._found, self.mark.options.profile
+        if stored is None:
+            return False
+        if profile == "full" and not stored.thorough:
+            return True
+        if not stored.provisional or (here and not STATE.again) or profile == "off":
+            return False
+        return self.offered or stopwatch.idle()
+
+    @property
+    def is_settled(self) -> bool:
+        """True if stock XLA is known to win, and nobody asks for more."""
+        stored, _ = self._found
+        wins = stored is not None and stored.choice == "stock" and not self.is_stale
+        return self.force == "auto" and wins and STATE.reports is None and not self.mark.options.strict
+
+    @cached_property
+    def known(self) -> Decision | None:
+        """The stored decision, if its plan is one of this call: somebody may have changed the file."""
+        stored, _ = self._found
+        fits = stored is not None and possible(self.prepared, stored.plan, self.units)
+        return stored if fits else None
+
+    def call_key(self, known: Decision | None) -> str:
+        """The key of what was built for the call by a decision, in the plan cache."""
+        what, _, machine = self.key.partition("-")
+        return name_of((what, self.force, "" if known is None else str(known.plan)), (machine,))
+
+    @property
+    def stored_call_key(self) -> str:
+        """`call_key` for the stored decision."""
+        return self.call_key(self._found[0])
+
+    # ---- what it computes ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _captured(self) -> tuple[Prepared, float]:
+        start = time.thread_time()
+        given_away = donated(self.closed, self.mark) if self.memory_bound else frozenset()
+        name = self.mark.function
+        prepared = prepare(self.closed, name, self.machine, self.memory_bound, given_away)
+        return prepared, time.thread_time() - start
+
+    @property
+    def prepared(self) -> Prepared:
+        """The call, captured and translated."""
+        return self._captured[0]
+
+    @property
+    def seconds(self) -> float:
+        """The time that its capture took."""
+        return self._captured[1]
+
+
+def _survey(prepared: Prepared, units: int, thorough: bool, available: int) -> Survey:
+    from jax_cocktail.lowering.choice import survey  # and the models of machines
+
+    return survey.survey(prepared, units, thorough, available)
+
+
+def known_survey(prepared: Prepared, units: int, mark: Mark, thorough: bool = False) -> Survey:
+    """The survey from the plan cache, else a new one. Raises UnsupportedError as `survey` does."""
+    available = units if mark.options.reproducible else decisions.cores()
+    make = partial(_survey, prepared, units, thorough, available)
+    if mark.options.plans == FRESH:
+        return make()
+    what = [*map(whole_identity, prepared.programs), *versions(), str(prepared.machine.spec), str(thorough)]
+    what.append(str([region.memory_bound for region in prepared.captured.regions]))
+    key = name_of(what, [*machine_facts(), str(units), str(available)])
+    found = plan_cache.survey(key, make)
+    fits = len(found.dispatched) == len(prepared.programs)
+    if fits and all(possible(prepared, plan, units) for plan in found.plans):
+        if mark.options.plans == CHECKED:
+            check_survey(found, make(), mark)
+        return found
+    return make()  # somebody has changed the file

@@ -1,0 +1,1 @@
+"""The room that speaks to JAX: jaxprs in, custom calls out."""

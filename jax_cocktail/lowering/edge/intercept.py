@@ -1,0 +1,98 @@
+"""Replaces the lowering rule of `jit_p`, which still gets unmarked calls.
+
+It relies on what JAX does not document: the rule itself (`adapter.lowering_rule`), the fields of the lowering
+context with the devices and platforms of a module, and the names of the effects. If a new release of JAX
+moves them, a test (tests/api/test_api.py) fails, stock XLA runs, and the user gets a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend.core.primitives import jit_p
+from jax.interpreters import mlir
+
+from jax_cocktail.lowering.edge.adapter import ORDERED, lowering_rule, primitive_name
+from jax_cocktail.lowering.edge.custom_call import PLATFORMS
+from jax_cocktail.lowering.state import Mark, in_state, read_mark
+from jax_cocktail.primitives.jaxprs import open_jaxpr
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The jaxpr for the stock rule, and True if stock XLA runs marked calls inside it (see `state`)."""
+
+    jaxpr: Any
+    stock: bool
+
+
+Lower = Callable[[Any, Mark, str, str], Outcome]  # a jaxpr, its mark, an obstacle or "", and the platform
+
+_stock: Any = None
+_lower: Lower | None = None
+_MAP_OUTSIDE = (
+    "write jax.shard_map(jax_cocktail.jit(f), ...) instead of jax_cocktail.jit(jax.shard_map(f, ...))"
+)
+# Equations with these effects may be reordered. Those with the effects `adapter.ORDERED` keep their order.
+_UNORDERED = frozenset({"DebugEffect", "IOEffect", "NamedAxisEffect", "NoDCEEffect"})
+
+
+def available() -> bool:
+    """True if our lowering rule is installed."""
+    return _stock is not None
+
+
+def reaches(name: str) -> bool:
+    """True if our lowering rule will see a call of a `jit` with this name."""
+    return available() and read_mark(name) is not None
+
+
+def install(lower: Lower) -> None:
+    """Replaces the default lowering rule of `jit_p`, once. `lower` lowers the marked calls."""
+    global _stock, _lower
+    if _stock is not None:
+        return
+    _stock, _lower = lowering_rule(jit_p), lower
+    if _stock is not None:
+        mlir.register_lowering(jit_p, _rule, cacheable=False)
+
+
+def _rule(ctx: Any, *operands: Any, name: str, jaxpr: Any, **params: Any) -> Any:
+    mark = read_mark(name)
+    if mark is None or _lower is None:
+        return _stock(ctx, *operands, name=name, jaxpr=jaxpr, **params)
+    platform = ctx.module_context.platforms[0]
+    outcome = _lower(jaxpr, mark, _obstacle(ctx, jaxpr), platform)
+    with in_state(stock=outcome.stock):
+        return _stock(ctx, *operands, name=mark.function, jaxpr=outcome.jaxpr, **params)
+
+
+def _obstacle(ctx: Any, jaxpr: Any) -> str:
+    """The reason why we cannot compile anything in this module, or ""."""
+    unknown = sorted({type(effect).__name__ for effect in jaxpr.effects} - _UNORDERED - ORDERED)
+    if unknown:
+        return f"the function has side effects of an unknown kind ({', '.join(unknown)})"
+    module = ctx.module_context
+    platforms = tuple(module.platforms)
+    if len(platforms) > 1:
+        return f"the module is lowered for several platforms ({', '.join(platforms)})"
+    if platforms[0] not in PLATFORMS:
+        return f"only the platforms {', '.join(PLATFORMS)} are supported, not {platforms[0]}"
+    if module.shape_poly_state.dim_vars:
+        return (
+            "the module has symbolic sizes, and our programs have fixed ones; export each size that you need"
+        )
+    axes = module.axis_context
+    manual = getattr(axes, "manual_axes", None)
+    if manual is not None:
+        mesh = axes.mesh
+        if mesh.size > 1 and frozenset(manual) != frozenset(mesh.axis_names):
+            return "this shard_map leaves some axes of the mesh automatic; make all of them manual"
+        return ""
+    if (devices := getattr(axes, "num_devices", 1) or 1) > 1:
+        has_map = any(primitive_name(each) == "shard_map" for each in open_jaxpr(jaxpr).eqns)
+        advice = _MAP_OUTSIDE if has_map else "call jax_cocktail.jit inside jax.shard_map"
+        return f"the module runs on {devices} devices; {advice}"
+    return ""

@@ -1,0 +1,379 @@
+"""Builds and measures beside the user's program: nobody waits for a compiler.
+
+The first call of a new program is lowered as stock XLA runs it. A thread of ours then lowers the same call
+again, the way it is lowered when the caller waits: it plans, builds, measures, and lets XLA compile the
+module with our calls. From then on, calls with this signature run the new executable (see `dispatch`). The
+thread never runs the user's function: JAX finds what the caller's thread has traced.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cocktail import warning
+from jax_cocktail.build import command
+from jax_cocktail.config import BACKGROUND, CHECKED
+from jax_cocktail.lowering.run.queue import Queue
+from jax_cocktail.lowering.state import ENDING, STATE, Failed, Mark, NotTraced, Stopped, go_on, in_state
+from jax_cocktail.memory import MEMORY
+
+MOST_KEPT_BYTES = 1 << 30  # of copies of arguments, and of arguments for calls that wait behind another
+# The first call of a program has precedence: XLA's compilation and the first run need all cores.
+_FIRST_CALL_SECONDS, _LOOK_SECONDS = 10.0, 0.002
+SLOW_SECONDS = 2.0  # a call that takes longer is not run again to be timed
+_LOG = logging.getLogger("jax_cocktail")
+
+# JAX's settings that may differ between threads and that a trace depends on, each by the name of its context
+# manager. If one is missing here, JAX does not find the trace, and the caller waits at the next call.
+_SETTINGS = (
+    "debug_infs",
+    "debug_key_reuse",
+    "debug_nans",
+    "default_device",
+    "default_matmul_precision",
+    "default_prng_impl",
+    "enable_x64",
+    "numpy_dtype_promotion",
+    "numpy_rank_promotion",
+    "threefry_partitionable",
+)
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """A call that is to change over.
+
+    Attributes:
+      settings, mesh: JAX's, in the caller's thread.
+      caller: the state of that thread.
+      call: what it has in `arguments` until the call ends; None if it is known to have ended.
+      again: its decision is known, and is to be measured again.
+      generation: that of the dispatch.
+      kept_bytes: of arguments that nobody else may need.
+      kept: the identities of all arguments.
+      results: of the call, as far as they are alive and XLA still computes them.
+      place: the line of the user's program that has made it.
+      compiled: the time at which XLA had compiled it; None before.
+      returned: the time at which it had returned; None before.
+      seconds: for which it has run, at least.
+    """
+
+    marked: Any
+    dispatch: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    signature: Any
+    settings: Mapping[str, Any]
+    mesh: Any
+    caller: Mapping[str, Any]
+    call: Any
+    again: bool
+    generation: int
+    kept_bytes: int
+    kept: frozenset[int]
+    results: tuple[weakref.ref[Any], ...] = ()
+    place: warning.Line | None = None
+    compiled: float | None = None
+    returned: float | None = None
+    seconds: float = 0.0
+
+    @property
+    def key(self) -> Any:
+        return id(self.dispatch), self.generation, self.signature
+
+    @property
+    def name(self) -> str:
+        name: str = self.marked.function_name
+        return name
+
+
+def offered(mark: Mark) -> bool:
+    """True if what is lowered now may run on stock XLA until our program is ready: it is a wrapper's call
+    with arguments of its own, and nobody has asked for a report on it, or for a check."""
+    if mark.options.compile != BACKGROUND or STATE.beside or ENDING.is_set():
+        return False
+    if mark.options.plans == CHECKED:
+        return False
+    if STATE.reports is not None or STATE.recordings is not None or _mesh() is None:
+        return False
+    signature, call = note(mark), STATE.arguments
+    return signature is not None and call is not None and not call[3].is_settled(signature)
+
+
+def note(mark: Mark) -> Any:
+    """Notes the call that is lowered now, and returns its signature; None if it is not a wrapper's call with
+    arguments of its own."""
+    if mark.options.compile != BACKGROUND or STATE.arguments is None:
+        return None
+    _, args, kwargs, dispatch, callee = STATE.arguments
+    if dispatch is None or any(map(_is_tracer, jax.tree.leaves((args, kwargs)))):
+        return None
+    signature = dispatch.note(args, kwargs, callee)
+    if dispatch.is_settled(signature) and dispatch.told(signature):
+        dispatch.tell(signature, "")  # the caller compiles our program now
+        MEMORY.counts.changed_over += 1
+    return signature
+
+
+def start(again: bool = False) -> None:
+    """Lets the call that is lowered now change over when our program is ready. See `offered`.
+
+    `again`: measures its decision again.
+    """
+    assert STATE.arguments is not None
+    marked, args, kwargs, dispatch, callee = STATE.arguments
+    signature = dispatch.note(args, kwargs, callee)
+    kept_args, kept_kwargs, size = _kept(args, kwargs, marked.given_away(args, kwargs))
+    job = _Job(
+        marked,
+        dispatch,
+        kept_args,
+        kept_kwargs,
+        signature,
+        settings={name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS},
+        mesh=_mesh(),
+        caller=vars(STATE),
+        call=STATE.arguments,
+        again=again,
+        generation=dispatch.generation,
+        kept_bytes=size,
+        kept=frozenset(map(id, jax.tree.leaves((kept_args, kept_kwargs)))),
+        place=warning.line(),
+    )
+    _listen()
+    STATE.begun = job
+    dispatch.tell(signature, "stock XLA runs it until our program is compiled in the background")
+    _queue.add(job)
+
+
+def runs(job: _Job, results: Any) -> None:
+    """Notes what the call returns: the first run of the program has precedence, too."""
+    leaves = (x for x in jax.tree.leaves(results) if isinstance(x, jax.Array) and not _is_tracer(x))
+    job.results = tuple(map(weakref.ref, leaves))
+    job.returned = time.monotonic()
+
+
+def _mesh() -> Any:
+    """JAX's mesh in this thread; None inside of a `shard_map` that is being lowered."""
+    try:
+        return jax.sharding.get_mesh()
+    except ValueError:
+        return None
+
+
+@cache
+def _listen() -> None:
+    """Lets JAX tell when it has compiled a call."""
+    jax.monitoring.register_event_duration_secs_listener(_is_compiled)
+
+
+def _is_compiled(event: str, _: float, **__: Any) -> None:
+    if event == "/jax/core/compile/backend_compile_duration" and (job := vars(STATE).get("begun")):
+        job.compiled = time.monotonic()
+
+
+def wait(timeout: float | None = None) -> bool:
+    """Waits until every program that is built in the background is ready, and calls have changed over.
+
+    On a terminal, a line on standard error tells what is being done.
+
+    Args:
+      timeout: the most seconds to wait; None: as long as it takes.
+
+    Returns:
+      False if the time was over before. The work goes on then.
+
+    Examples:
+      >>> eighth = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: c / 2, x))
+      >>> first = eighth(8.0)  # runs on stock XLA, and starts the compilation
+      >>> jax_cocktail.wait()
+      True
+      >>> second = eighth(8.0)  # runs whatever is faster
+    """
+    return _queue.wait(timeout)
+
+
+# ---- the thread --------------------------------------------------------------------------------------------
+
+
+def _do(job: _Job) -> None:
+    _let_end(job)
+    too_long = f"a call takes more than {job.seconds:.0f} s" if job.seconds >= SLOW_SECONDS else ""
+    jitted = job.dispatch.successor(job.signature)
+    try:
+        if _compiled(job, jitted, too_long) and job.dispatch.switch(job.signature, jitted, job.generation):
+            MEMORY.counts.changed_over += 1
+            _LOG.info("jax_cocktail: %s changes over to its compiled program", job.name)
+        job.dispatch.tell(job.signature, "")  # it runs what was chosen
+    except Failed as error:  # which was told
+        _count(job, str(error))
+    except NotTraced:  # the caller's thread has to do it
+        job.dispatch.switch(job.signature, jitted, job.generation)
+        job.dispatch.tell(job.signature, "stock XLA runs it; the next call compiles our program")
+    finally:
+        job.dispatch.drop_unused()
+
+
+def _fails(job: _Job, error: Exception) -> None:
+    """Tells the user once. The call stays with stock XLA."""
+    cause = f"{type(error).__name__}: {error}".splitlines()[0]
+    why = _count(job, cause)
+    _LOG.debug("jax_cocktail: %s stays with stock XLA", job.name, exc_info=error)
+    with warning.at(job.place):
+        text = f"{job.name}: stays with stock XLA, since {why}"
+        warning.warn((cause, ""), f"{text}; this is a bug, please report it with your program")
+
+
+def _count(job: _Job, cause: str) -> str:
+    """Notes that a call stays with stock XLA because of an error, and returns the reason."""
+    MEMORY.counts.failed += 1
+    why = f"the compilation in the background failed: {cause}"
+    job.dispatch.tell(job.signature, f"stock XLA runs it, since {why}")
+    return why
+
+
+_queue: Queue[_Job] = Queue(_do, _fails)
+
+
+def waiting() -> int:
+    """The number of calls that stock XLA runs until their programs are compiled."""
+    return len(_queue)
+
+
+def _compiled(job: _Job, jitted: Any, too_long: str) -> bool:
+    """Compiles a call with our program. False if stock XLA is to run it. `too_long`: why no call is timed."""
+    arguments = (job.marked, job.args, job.kwargs, None, None)
+    running = job.dispatch.function_of(job.signature)
+    given_away = job.marked.given_away(job.args, job.kwargs)
+    stock = None if job.again or given_away else partial(running, *job.args, **job.kwargs)
+    found = {"again": job.again, "too_long": too_long, "running": stock}
+    with (
+        in_state(arguments=arguments, beside=True, ours=0, failure="", **found),
+        warning.at(job.place),
+        _settings(job),
+        command.low_priority(),
+    ):
+        lowered = jitted.lower(*job.args, **job.kwargs)
+        if STATE.failure:
+            raise Failed(STATE.failure)
+        if not STATE.ours:
+            return False
+        go_on()
+        lowered.compile()
+        return _is_traced(job)  # caches were cleared if not, so that the function is traced again
+
+
+def _is_traced(job: _Job) -> bool:
+    """True if JAX still knows what it has traced."""
+    try:
+        job.dispatch.fresh().trace(*job.args, **job.kwargs)
+    except NotTraced:
+        return False
+    return True
+
+
+def _let_end(job: _Job) -> None:
+    """Waits until the call has ended, with its results. One that runs for very long is not waited for."""
+    end, behind = time.monotonic() + _FIRST_CALL_SECONDS, job.returned is not None and not _runs(job)
+    while (job.caller.get("arguments") is job.call or _runs(job)) and time.monotonic() < end:
+        if ENDING.is_set():
+            raise Stopped
+        time.sleep(_LOOK_SECONDS)
+    job.call = None
+    if job.compiled is not None:  # what ended unseen, while others were before it, counts until it returned
+        ended = job.returned if behind and job.returned is not None else time.monotonic()
+        job.seconds = ended - job.compiled
+
+
+def _runs(job: _Job) -> bool:
+    """True if XLA computes a result of the call."""
+    for reference in job.results:
+        result = reference()
+        with suppress(RuntimeError):  # it was donated since
+            is_ready = getattr(result, "is_ready", None)  # arrays of keys have none
+            if is_ready is not None and not is_ready():
+                return True
+    return False
+
+
+@contextmanager
+def _settings(job: _Job) -> Iterator[None]:
+    """JAX's settings as they are in the caller's thread."""
+    with ExitStack() as stack:
+        for name, value in job.settings.items():
+            if getattr(jax.config, f"jax_{name}") != value:
+                stack.enter_context(getattr(jax, name)(value))
+        if job.mesh is not None and not job.mesh.empty:
+            stack.enter_context(jax.set_mesh(job.mesh))
+        yield
+
+
+# ---- arguments ---------------------------------------------------------------------------------------------
+
+
+def _kept(
+    args: tuple[Any, ...], kwargs: dict[str, Any], given_away: frozenset[int]
+) -> tuple[tuple[Any, ...], dict[str, Any], int]:
+    """The arguments as they are now, for later, and the bytes that this takes.
+
+    What the caller gives away or may change is copied. Of what exceeds the limit only the types are kept, and
+    nothing can be measured on it. The arguments of the first call in the queue count only as far as they are
+    copied: they are needed soon.
+    """
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    size = 0
+    for number, leaf in enumerate(leaves):
+        copied = isinstance(leaf, np.ndarray) or number in given_away
+        counts = copied or (len(_queue) and id(leaf) not in _queue.kept)
+        if not (counts and isinstance(leaf, jax.Array | np.ndarray)):
+            continue
+        leaves[number] = _type_of(leaf)
+        if _queue.kept_bytes + size + leaf.nbytes <= MOST_KEPT_BYTES:
+            with suppress(Exception):  # there is no memory for a copy
+                leaves[number] = leaf.copy() if copied else leaf
+                size += leaf.nbytes
+    kept = jax.tree.unflatten(tree, leaves)
+    return kept[0], kept[1], size
+
+
+def _type_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    sharding = leaf.sharding if getattr(leaf, "committed", False) else None
+    weak = getattr(leaf, "weak_type", False)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
+
+
+def _is_tracer(leaf: Any) -> bool:
+    return isinstance(leaf, jax.core.Tracer)
+
+
+# ---- the end of the process, and of a part of it -----------------------------------------------------------
+
+
+@atexit.register
+def _end() -> None:
+    """Ends the work: compilers are stopped at once, and what XLA compiles is waited for."""
+    ENDING.set()
+    if len(_queue):
+        command.refuse()
+        _queue.join()
+
+
+def _forget() -> None:
+    """A forked child has none of the threads."""
+    global _queue
+    _queue = Queue(_do, _fails)
+
+
+os.register_at_fork(after_in_child=_forget)

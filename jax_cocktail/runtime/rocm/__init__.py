@@ -1,1 +1,0 @@
-"""The HIP runtime through ctypes."""

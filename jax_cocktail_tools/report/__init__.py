@@ -1,0 +1,1 @@
+"""Texts, pictures and pages of reports, and differences of two."""

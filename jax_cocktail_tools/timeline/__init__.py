@@ -1,0 +1,1 @@
+"""Tables and pictures of timelines, and files for Perfetto."""
