@@ -21,9 +21,10 @@ V = TypeVar("V")
 
 
 def _fresh_lock() -> None:
-    """A forked child may find the lock taken by a thread that it does not have."""
+    """A forked child may find the lock taken by a thread that it does not have, and does none of its work."""
     global _lock
     _lock = threading.RLock()
+    MEMORY.unfinished.clear()
 
 
 os.register_at_fork(after_in_child=_fresh_lock)
@@ -89,6 +90,7 @@ class ProcessMemory:
       planned_for: numbers of units that another machine has planned for (`lowering.choice.decisions`).
       used: the latest records that were read or written, by cache folder and place (`portable`).
       carried: see `Carried`.
+      unfinished: by key, the calls that the background plans and builds (`lowering.choice.unfinished`).
     """
 
     def __init__(self) -> None:
@@ -106,6 +108,7 @@ class ProcessMemory:
         self.planned_for: set[int] = set()
         self.used: Recent[tuple[str, Place], None] = Recent(MOST_USED)
         self.carried = Carried()
+        self.unfinished: dict[str, Any] = {}
 
     def forget(self) -> None:
         """Drops what is known of programs. What runs keeps running."""

@@ -27,6 +27,7 @@ _FOLDER = os.environ.get("TEST_TMPDIR") or str(
 os.environ.setdefault("JAX_COCKTAIL_CACHE_DIR", _FOLDER)
 os.environ.setdefault("JAX_COCKTAIL_PLANS", "fresh")  # a test may have changed a pass
 os.environ.setdefault("JAX_COCKTAIL_COMPILE", "now")  # a test looks at our program
+os.environ.setdefault("JAX_COCKTAIL_DETACH", "0")  # the processes of a test leave nothing behind
 os.environ.setdefault("JAX_COCKTAIL_VERIFY", "passes")  # a fault is told of the pass that makes it
 
 

@@ -5,6 +5,7 @@ The option ``force`` says it, or it is stored, or `decide` finds it out.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from jax_cocktail.config import FRESH
@@ -32,7 +33,7 @@ class Choice(Outcome):
 def choose(request: Request) -> Choice:
     """Our program for a call, or the call as it came, for stock XLA."""
     if request.needs_measured_card:
-        background.start()
+        background.start(runs_ours=False)
         return _stock(request)
     if request.is_settled or _waits(request):
         return _stock(request)
@@ -43,12 +44,22 @@ def choose(request: Request) -> Choice:
     if not captured.regions:
         report = replace(report, choice="stock", why="nothing was captured")
         return Choice(request.closed, STATE.stock, report)
-    decision = _decide(request) if request.force == "auto" else _forced(request)
-    _dump(request, decision)
-    if request.force == "auto" and decision.choice == "stock" and not decision.measured:
-        left = (*report.left, *untaken(captured.regions, decision.why))
-        return _stock(request, replace(report, left=left, why=decision.why))  # a report alone builds nothing
-    return _built(request, decision, report)
+    with _left_to_others(request):
+        decision = _decide(request) if request.force == "auto" else _forced(request)
+        _dump(request, decision)
+        if request.force == "auto" and decision.choice == "stock" and not decision.measured:
+            left = (*report.left, *untaken(captured.regions, decision.why))
+            return _stock(request, replace(report, left=left, why=decision.why))  # it builds nothing
+        return _built(request, decision, report)
+
+
+def _left_to_others(request: Request) -> AbstractContextManager[None]:
+    """Another process does what is done in the block if this one ends and nobody waits."""
+    if not STATE.beside:
+        return nullcontext()
+    from jax_cocktail.lowering.choice import unfinished  # and what plans and measures
+
+    return unfinished.remembered(request)
 
 
 def _stock(request: Request, report: Report | None = None) -> Choice:
@@ -72,7 +83,7 @@ def _waits(request: Request) -> bool:
     if not ready and request.mark.options.strict:
         notices.complain(request.prepared.captured.left, request.mark)
     if request.is_stale or not ready:
-        background.start(request.is_stale)
+        background.start(request.is_stale, runs_ours=ready)
     return not ready
 
 
@@ -81,9 +92,14 @@ def _decide(request: Request) -> Decision:
     known = request.known
     if known is not None and not (request.is_stale and not request.offered):
         return replace(known, why=decisions.known_why(known))
-    from jax_cocktail.lowering.choice.decide import decide
+    from jax_cocktail.lowering.choice import decide
 
-    return decide(request)
+    if not request.offered:
+        return decide.decide(request)
+    decision, may_change = decide.assume(request)  # an earlier process has built the program
+    if may_change:
+        background.start(runs_ours=decision.choice == "cocktail")
+    return decision
 
 
 def _forced(request: Request) -> Decision:
@@ -106,8 +122,9 @@ def _built(request: Request, decision: Decision, report: Report) -> Choice:
     STATE.ours += 1
     if STATE.recordings == []:
         _record(request, decision.plan)
-    elif request.mark.options.plans != FRESH:
-        key = request.call_key(decision if request.force == "auto" else request.known)
+    elif request.mark.options.plans != FRESH and not request.mark.options.reproducible:
+        stored = decisions.load(request.key)
+        key = request.call_key(stored if stored is not None and stored.plan == decision.plan else None)
         plan_cache.add_call(key, program_keys(request.prepared, decision.plan), request.seconds)
     if request.force == "auto" and not request.mark.options.reproducible:
         leaving.watch(request.key, decision, request.prepared.leaving(decision.plan))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import jax
 
 from jax_cocktail.device.tuning import MODEL
-from jax_cocktail.lowering.choice import decisions, stock_forms, stock_xla
+from jax_cocktail.lowering.choice import decisions, plan_cache, stock_forms, stock_xla
 from jax_cocktail.lowering.choice.decisions import Decision, Plan, known_why, why_of
 from jax_cocktail.lowering.choice.plan_cache import Survey
 from jax_cocktail.lowering.choice.request import Request, known_survey
@@ -22,6 +23,7 @@ from jax_cocktail.lowering.state import STATE, alone
 from jax_cocktail.primitives.jaxprs import equations_inside, open_jaxpr
 from jax_cocktail.schedule.policy import shortlist
 from jax_cocktail.schedule.unit_count import needs_measurement
+from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.warning import warn
 
 DOUBTFUL = (
@@ -50,12 +52,21 @@ def decide(request: Request) -> Decision:
     if checks and not obstacle and _leaves(request, found.best, arguments or []):
         why = f"not measured, since every run would call Python: the program leaves at {checks[0].where}"
         return Decision("stock", found.best, why=why)
+    if STATE.beside and known is None and plan_cache.at_hand(request.call_key(None)):
+        # If this process ends early as well, the next one should know enough to run the program.
+        stock_xla.comparison(prepared, found, found.assumed, mark, compiler_options(mark))
     if not obstacle:
         try:
             return _measure(request, found, arguments or [])
         except stopwatch.CallFails:  # the caller will see the error; other arguments may not fail
             obstacle = "the call fails on these arguments"
-    plan = found.trusted or found.best
+    decision = _unmeasured(request, found, obstacle)
+    return decision if decision.choice == "stock" else _tried(request, decision, arguments)
+
+
+def _unmeasured(request: Request, found: Survey, obstacle: str) -> Decision:
+    """The decision of the cost model. `obstacle`: the reason why nothing is measured."""
+    prepared, mark, plan = request.prepared, request.mark, found.assumed
     comparison = stock_xla.comparison(prepared, found, plan, mark, compiler_options(mark))
     choice = "stock" if comparison.favours_stock() else "cocktail"
     why = f"not measured ({obstacle}): the model says {comparison}"
@@ -64,8 +75,22 @@ def decide(request: Request) -> Decision:
     why += stock_forms.unmeasured_advice(prepared.programs, prepared.machine.spec)
     if found.trusted is None:
         choice, why = "stock", f"{why}; {DOUBTFUL}"
-    decision = Decision(choice, plan, why=why)
-    return decision if choice == "stock" else _tried(request, decision, arguments)
+    return Decision(choice, plan, why=why)
+
+
+def assume(request: Request) -> tuple[Decision, bool]:
+    """Returns the decision of the cost model for a call that the background is offered, and True if it may
+    find another one. The programs are built, and nothing that takes long is done here: stock XLA runs what
+    is doubtful."""
+    prepared, mark = request.prepared, request.mark
+    found = known_survey(prepared, request.units, mark, mark.options.profile == "full")
+    _, obstacle = _arguments(request)
+    unknown = stock_xla.has_to_ask(prepared, found, found.assumed, mark, compiler_options(mark))
+    leaves = [item for item in prepared.exits(found.assumed) if not item.check]
+    if unknown or leaves:
+        why = "it is unknown yet how stock XLA runs it" if unknown else "it may leave by a side exit"
+        return Decision("stock", found.assumed, why=why), True
+    return _unmeasured(request, found, obstacle or "it is measured in the background"), not obstacle
 
 
 def _tried(request: Request, decision: Decision, arguments: list[Any] | None) -> Decision:
@@ -110,9 +135,7 @@ def _measure(request: Request, found: Survey, arguments: list[Any]) -> Decision:
             first = None
         if first is not None and first != request.known and (first.thorough or not thorough):
             return replace(first, why=known_why(first))  # just now, by another
-        every = thorough or any(map(needs_measurement, prepared.programs))
-        plans = [found.plans[i] for i in shortlist(found.seconds, every)]
-        plans += [found.trusted] if found.trusted and found.trusted not in plans else []
+        plans = list(worth_building(found, prepared.programs, thorough))
         with alone():
             with building(prepared, plans, mark):  # XLA's compiler and the host's run in parallel
                 stock = stock_forms.runners(request.closed, arguments, xla, prepared.machine.is_gpu)
@@ -131,6 +154,13 @@ def _measure(request: Request, found: Survey, arguments: list[Any]) -> Decision:
     if decision.advice:
         warn((decision.advice, mark.function), f"{mark.function}: {decision.advice}")
     return replace(decision, why=why_of(decision, "measured now, on these arguments"))
+
+
+def worth_building(found: Survey, programs: Sequence[UProgram], thorough: bool) -> tuple[Plan, ...]:
+    """The plans of a survey that are to be timed: those that may be best."""
+    every = thorough or any(map(needs_measurement, programs))
+    plans = [found.plans[i] for i in shortlist(found.seconds, every)]
+    return tuple(dict.fromkeys((*plans, found.assumed)))
 
 
 def _arguments(request: Request) -> tuple[list[Any] | None, str]:

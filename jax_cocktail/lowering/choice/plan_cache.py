@@ -54,6 +54,11 @@ class Survey:
     def best(self) -> Plan:
         return self.plans[self.seconds.index(min(self.seconds))]
 
+    @property
+    def assumed(self) -> Plan:
+        """The best plan where nothing is measured."""
+        return self.trusted or self.best
+
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
@@ -176,6 +181,11 @@ def stock_kernels(key: str, ask: Callable[[], StockKernels | None]) -> StockKern
     if found is None and (found := ask()) is not None:
         _stock.add(key, found)
     return found
+
+
+def knows_stock_kernels(key: str) -> bool:
+    """True if `stock_kernels` need not ask XLA."""
+    return _stock.has(key)
 
 
 # ---- executables -------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from jax_cocktail.lowering.choice.decisions import Decision, machine_facts, vers
 from jax_cocktail.lowering.choice.plan_cache import Survey
 from jax_cocktail.lowering.choice.variants import (
     Prepared,
+    Translated,
     device_of,
     possible,
     prepare,
@@ -161,20 +162,20 @@ class Request:
         return self._captured[1]
 
 
-def _survey(prepared: Prepared, units: int, thorough: bool, available: int) -> Survey:
+def _survey(prepared: Translated, units: int, thorough: bool, available: int) -> Survey:
     from jax_cocktail.lowering.choice import survey  # and the models of machines
 
     return survey.survey(prepared, units, thorough, available)
 
 
-def known_survey(prepared: Prepared, units: int, mark: Mark, thorough: bool = False) -> Survey:
+def known_survey(prepared: Translated, units: int, mark: Mark, thorough: bool = False) -> Survey:
     """The survey from the plan cache, else a new one. Raises UnsupportedError as `survey` does."""
     available = units if mark.options.reproducible else decisions.cores()
     make = partial(_survey, prepared, units, thorough, available)
     if mark.options.plans == FRESH:
         return make()
     what = [*map(whole_identity, prepared.programs), *versions(), str(prepared.machine.spec), str(thorough)]
-    what.append(str([region.memory_bound for region in prepared.captured.regions]))
+    what.append(str(list(prepared.memory_bound)))
     key = name_of(what, [*machine_facts(), str(units), str(available)])
     found = plan_cache.survey(key, make)
     fits = len(found.dispatched) == len(prepared.programs)

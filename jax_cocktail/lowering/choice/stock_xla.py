@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 
-from jax_cocktail.config import CHECKED, FRESH
+from jax_cocktail.config import CACHED, CHECKED, FRESH
 from jax_cocktail.cost.hlo import Module
 from jax_cocktail.cost.vector import Comparison, Price
 from jax_cocktail.device.host import SERVER
@@ -57,17 +57,41 @@ def comparison(
     Stock XLA's price is that of loops whose iterations are dispatched. Where ours is better only for this
     reason, XLA compiles the regions with its `options`, to see whether it makes kernels of their loops.
     """
+    numbers = _doubtful(prepared, found, plan)
+    ours, stock, saved = found.comparison.ours, found.comparison.stock, 0.0
+    for number in numbers:
+        kernels = _kernels(prepared, number, mark, options)
+        if kernels is not None and not kernels.steps:
+            saved += max(found.dispatched[number] - kernels.number * SERVER.stock.dispatch, 0.0)
+    return Comparison(ours, Price(stock.seconds - saved, stock.heavy)) if saved else found.comparison
+
+
+def has_to_ask(
+    prepared: Prepared, found: Survey, plan: Plan, mark: Mark, options: Mapping[str, Any]
+) -> bool:
+    """True if `comparison` lets XLA compile something."""
+    numbers = _doubtful(prepared, found, plan)
+    if mark.options.plans != CACHED:
+        return bool(numbers)
+    keys = (_key(prepared, number, options) for number in numbers)
+    return not all(map(plan_cache.knows_stock_kernels, keys))
+
+
+def _doubtful(prepared: Prepared, found: Survey, plan: Plan) -> tuple[int, ...]:
+    """The regions of a plan of which XLA is asked; none if the comparison does not depend on the answer."""
     ours, stock = found.comparison.ours, found.comparison.stock
     most = {number: found.dispatched[number] for number in prepared.taken(plan)}
     least = Comparison(ours, Price(stock.seconds - sum(most.values()), stock.heavy))
     if found.comparison.favours_stock() or not least.favours_stock():
-        return found.comparison
-    saved = 0.0
-    for number in (number for number, seconds in most.items() if seconds):
-        kernels = _kernels(prepared, number, mark, options)
-        if kernels is not None and not kernels.steps:
-            saved += max(most[number] - kernels.number * SERVER.stock.dispatch, 0.0)
-    return Comparison(ours, Price(stock.seconds - saved, stock.heavy)) if saved else found.comparison
+        return ()
+    return tuple(number for number, seconds in most.items() if seconds)
+
+
+def _key(prepared: Prepared, number: int, options: Mapping[str, Any]) -> str:
+    """The key of the kernels of a region in the plan cache."""
+    flags = os.environ.get("XLA_FLAGS", ""), *(f"{name}={value}" for name, value in sorted(options.items()))
+    what = whole_identity(prepared.programs[number]), *versions(), *flags
+    return name_of(what, machine_facts())
 
 
 def _kernels(prepared: Prepared, number: int, mark: Mark, options: Mapping[str, Any]) -> StockKernels | None:
@@ -84,9 +108,7 @@ def _kernels(prepared: Prepared, number: int, mark: Mark, options: Mapping[str, 
 
     if mark.options.plans == FRESH:
         return ask()
-    flags = os.environ.get("XLA_FLAGS", ""), *(f"{name}={value}" for name, value in sorted(options.items()))
-    what = whole_identity(prepared.programs[number]), *versions(), *flags
-    known = plan_cache.stock_kernels(name_of(what, machine_facts()), ask)
+    known = plan_cache.stock_kernels(_key(prepared, number, options), ask)
     if mark.options.plans == CHECKED:
         check_kernels(known, ask(), mark)
     return known

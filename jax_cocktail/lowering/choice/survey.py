@@ -21,7 +21,7 @@ from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.choice.decisions import Plan, cores
 from jax_cocktail.lowering.choice.plan_cache import Survey
-from jax_cocktail.lowering.choice.variants import Prepared, emitted, ways
+from jax_cocktail.lowering.choice.variants import Translated, emitted, ways
 from jax_cocktail.lowering.state import go_on
 from jax_cocktail.schedule.policy import (
     Growth,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from jax_cocktail.compiler import Emitted
 
 
-def survey(prepared: Prepared, units: int, thorough: bool = False, available: int = 0) -> Survey:
+def survey(prepared: Translated, units: int, thorough: bool = False, available: int = 0) -> Survey:
     """Plans and prices all candidates if `thorough`, else those worth planning.
 
     Of candidates with the same source text that ask for as many units, only the simplest counts. `available`:
@@ -98,7 +98,7 @@ def survey(prepared: Prepared, units: int, thorough: bool = False, available: in
 _Text = tuple[tuple[str, int], ...]  # of programs, each with the units that it asks for
 
 
-def _planned(prepared: Prepared, candidate: Candidate) -> list[Emitted]:
+def _planned(prepared: Translated, candidate: Candidate) -> list[Emitted]:
     return [emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
 
 
@@ -107,7 +107,7 @@ def _text(planned: Sequence[Emitted]) -> _Text:
 
 
 def _prices(
-    prepared: Prepared,
+    prepared: Translated,
     candidate: Candidate,
     planned: Sequence[Emitted],
     alone: Sequence[Price],
@@ -121,7 +121,7 @@ def _prices(
 
 
 def _resized(
-    prepared: Prepared, prices: Mapping[Candidate, float], alone: Sequence[Price], thorough: bool
+    prepared: Translated, prices: Mapping[Candidate, float], alone: Sequence[Price], thorough: bool
 ) -> Iterator[Candidate]:
     """The cheapest candidate with other numbers of threads per block: the one that promises to be cheaper,
     all of them if `thorough`. Its plan is priced for all sizes, since planning takes longer. Of programs with
@@ -143,14 +143,13 @@ def _resized(
             yield replace(best, threads=size)
 
 
-def _doubtful(prepared: Prepared, ours: Sequence[Price], stock: Sequence[Price]) -> set[int]:
+def _doubtful(prepared: Translated, ours: Sequence[Price], stock: Sequence[Price]) -> set[int]:
     """The numbers of memory-bound regions of which the model cannot tell whether they gain anything."""
-    regions = prepared.captured.regions
     pairs = enumerate(zip(ours, stock, strict=True))
     return {
         number
         for number, (mine, theirs) in pairs
-        if regions[number].memory_bound and theirs.seconds < MODEL.stitched_gain * mine.seconds
+        if prepared.memory_bound[number] and theirs.seconds < MODEL.stitched_gain * mine.seconds
     }
 
 
@@ -166,7 +165,7 @@ def _presumed(program: UProgram, candidate: Candidate, price: Price, alone: Pric
     return shared if asks_units(program) and shared.seconds < price.seconds else price
 
 
-def worth(prepared: Prepared, number: int, units: int) -> tuple[bool, tuple[Growth, ...]]:
+def worth(prepared: Translated, number: int, units: int) -> tuple[bool, tuple[Growth, ...]]:
     """True if a region is worth compiling, and its growth by Algorithm 1 (COCKTAILER, section 4)."""
     profile = model_profiler(cores(), units, prepared.machine)
     return worth_taking(prepared.programs[number], profile, launch_seconds(prepared.machine))

@@ -48,18 +48,36 @@ Part = tuple[Candidate, int]  # a way to compile the region with this number
 Built = dict[int, Executable]  # by region number; regions that stay with stock XLA have no entry
 
 
-@dataclass(eq=False, slots=True)
-class Prepared:
+@dataclass(eq=False, slots=True, kw_only=True)
+class Translated:
+    """The programs of a marked call for a machine, and what was planned for them. It knows nothing of JAX.
+
+    `memory_bound`: for each program, True if it is that of a memory-bound subgraph.
+    """
+
+    machine: Machine
+    programs: tuple[UProgram, ...]
+    memory_bound: tuple[bool, ...]
+    emitted: dict[tuple[Candidate, int], Emitted] = field(default_factory=dict)
+
+    def taken(self, plan: Plan) -> tuple[int, ...]:
+        """The numbers of the regions that we compile."""
+        return tuple(n for n in range(len(self.programs)) if n not in plan.skip)
+
+    def forced(self, plan: Plan) -> Plan:
+        """The plan with all memory-bound regions: a forced call takes them."""
+        return replace(plan, skip=tuple(n for n in plan.skip if not self.memory_bound[n]))
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Prepared(Translated):
     """A marked call for a machine, captured and translated, with the programs planned and built for it.
 
     `traced` refers to its jaxpr, which dies with the function; nothing else here does.
     """
 
-    machine: Machine
     traced: weakref.ref[Any]
     captured: Capture
-    programs: tuple[UProgram, ...]
-    emitted: dict[tuple[Candidate, int], Emitted] = field(default_factory=dict)
     artifacts: dict[tuple[Candidate, int], Artifact] = field(default_factory=dict)
     built: dict[Plan, Built] = field(default_factory=dict)
     rewritten: dict[tuple[Plan, str], Rewritten] = field(default_factory=dict)  # the option `errors`
@@ -68,15 +86,6 @@ class Prepared:
     def closed(self) -> Any:
         """The jaxpr, during its lowering."""
         return self.traced()
-
-    def taken(self, plan: Plan) -> tuple[int, ...]:
-        """The numbers of the regions that we compile."""
-        return tuple(n for n in range(len(self.programs)) if n not in plan.skip)
-
-    def forced(self, plan: Plan) -> Plan:
-        """The plan with all memory-bound regions: a forced call takes them."""
-        regions = self.captured.regions
-        return replace(plan, skip=tuple(n for n in plan.skip if not regions[n].memory_bound))
 
     def exits(self, plan: Plan) -> tuple[Exit, ...]:
         """The side exits of the regions that we compile."""
@@ -108,7 +117,13 @@ def prepare(
             for region in captured.regions
         )
     traced = weakref.ref(closed, lambda _: MEMORY.prepared.pop(key, None))
-    prepared = Prepared(machine, traced, captured, programs)
+    prepared = Prepared(
+        machine=machine,
+        programs=programs,
+        memory_bound=tuple(region.memory_bound for region in captured.regions),
+        traced=traced,
+        captured=captured,
+    )
     MEMORY.prepared.keep(key, prepared)
     return prepared
 
@@ -169,12 +184,12 @@ def units_of(mark: Mark, machine: Machine) -> int:
     return custom_call.units() or cores() if machine.spec is None else machine.spec.units
 
 
-def ways(prepared: Prepared, units: int) -> tuple[Candidate, ...]:
+def ways(prepared: Translated, units: int) -> tuple[Candidate, ...]:
     """The candidates for at most so many units, the simplest first."""
     return candidates(prepared.programs, units, prepared.machine)
 
 
-def possible(prepared: Prepared, plan: Plan, units: int) -> bool:
+def possible(prepared: Translated, plan: Plan, units: int) -> bool:
     """True if `survey` could have found the plan: a stored one may come from a file that was changed."""
     numbers = planned_for(units)
     known = {each for n in numbers for each in ways(prepared, n)}
@@ -188,7 +203,7 @@ def whole_identity(program: UProgram, candidate: Candidate = SINGLE) -> str:
     return "\n".join((identity(program, candidate), *lines_of(operators_in(program.entry))))
 
 
-def _program_key(prepared: Prepared, candidate: Candidate, number: int) -> str:
+def _program_key(prepared: Translated, candidate: Candidate, number: int) -> str:
     """The key of a built program in the plan cache. Without a compiler it fits what the process carries."""
     machine, program = prepared.machine, prepared.programs[number]
     try:
@@ -199,9 +214,19 @@ def _program_key(prepared: Prepared, candidate: Candidate, number: int) -> str:
     return name_of(what, (*machine_facts(), compiler))
 
 
-def program_keys(prepared: Prepared, plan: Plan) -> tuple[str, ...]:
+def program_keys(prepared: Translated, plan: Plan) -> tuple[str, ...]:
     """The keys of a plan's built programs in the plan cache."""
     return tuple(_program_key(prepared, plan.candidate, n) for n in prepared.taken(plan))
+
+
+def store_programs(translated: Translated, plan: Plan, cache_limit_bytes: int) -> None:
+    """Builds a plan for the plan cache alone. Raises BuildError or UnsupportedError."""
+    for number in translated.taken(plan):
+        key = _program_key(translated, plan.candidate, number)
+        if plan_cache.program(key) is None:
+            made = build(emitted(translated, plan.candidate, number), cache_limit_bytes)
+            if made.key:
+                plan_cache.add_program(key, made)
 
 
 def traced(prepared: Prepared, plan: Plan, mark: Mark, level: int) -> tuple[Rewritten, Built]:
@@ -221,10 +246,10 @@ def traced(prepared: Prepared, plan: Plan, mark: Mark, level: int) -> tuple[Rewr
 
 
 def emit(program: UProgram, machine: Machine, candidate: Candidate, trace: int = 0) -> Emitted:
-    """See `compiler.emit`."""
+    """See `compiler.emit`. In the background it ends between two passes if the process ends."""
     from jax_cocktail import compiler
 
-    return compiler.emit(program, machine, candidate=candidate, trace=trace)
+    return compiler.emit(program, machine, [lambda *_: go_on()], candidate, trace)
 
 
 def build(emitted: Emitted, cache_limit_bytes: int) -> Artifact:
@@ -234,7 +259,7 @@ def build(emitted: Emitted, cache_limit_bytes: int) -> Artifact:
     return compiler.build(emitted, cache_limit_bytes=cache_limit_bytes)
 
 
-def emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:
+def emitted(prepared: Translated, candidate: Candidate, number: int) -> Emitted:
     key = candidate, number
     if key not in prepared.emitted:
         program = prepared.programs[number]

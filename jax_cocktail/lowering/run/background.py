@@ -60,6 +60,7 @@ class _Job:
       caller: the state of that thread.
       call: what it has in `arguments` until the call ends; None if it is known to have ended.
       again: its decision is known, and is to be measured again.
+      runs_ours: our program runs it now; if not, stock XLA does.
       generation: that of the dispatch.
       kept_bytes: of arguments that nobody else may need.
       kept: the identities of all arguments.
@@ -80,6 +81,7 @@ class _Job:
     caller: Mapping[str, Any]
     call: Any
     again: bool
+    runs_ours: bool
     generation: int
     kept_bytes: int
     kept: frozenset[int]
@@ -127,10 +129,12 @@ def note(mark: Mark) -> Any:
     return signature
 
 
-def start(again: bool = False) -> None:
-    """Lets the call that is lowered now change over when our program is ready. See `offered`.
+def start(again: bool = False, *, runs_ours: bool) -> None:
+    """Lets the call that is lowered now change over to what the background chooses. See `offered`.
 
-    `again`: measures its decision again.
+    Args:
+      again: measures its decision again.
+      runs_ours: until then, our program runs it; if not, stock XLA does.
     """
     assert STATE.arguments is not None
     marked, args, kwargs, dispatch, callee = STATE.arguments
@@ -147,6 +151,7 @@ def start(again: bool = False) -> None:
         caller=vars(STATE),
         call=STATE.arguments,
         again=again,
+        runs_ours=runs_ours,
         generation=dispatch.generation,
         kept_bytes=size,
         kept=frozenset(map(id, jax.tree.leaves((kept_args, kept_kwargs)))),
@@ -154,7 +159,8 @@ def start(again: bool = False) -> None:
     )
     _listen()
     STATE.begun = job
-    dispatch.tell(signature, "stock XLA runs it until our program is compiled in the background")
+    if not runs_ours:
+        dispatch.tell(signature, "stock XLA runs it until our program is compiled in the background")
     _queue.add(job)
 
 
@@ -215,7 +221,7 @@ def _do(job: _Job) -> None:
     try:
         if _compiled(job, jitted, too_long) and job.dispatch.switch(job.signature, jitted, job.generation):
             MEMORY.counts.changed_over += 1
-            _LOG.info("jax_cocktail: %s changes over to its compiled program", job.name)
+            _LOG.info("jax_cocktail: %s changes over to what was chosen", job.name)
         job.dispatch.tell(job.signature, "")  # it runs what was chosen
     except Failed as error:  # which was told
         _count(job, str(error))
@@ -253,11 +259,12 @@ def waiting() -> int:
 
 
 def _compiled(job: _Job, jitted: Any, too_long: str) -> bool:
-    """Compiles a call with our program. False if stock XLA is to run it. `too_long`: why no call is timed."""
+    """Compiles a call as is chosen for it. False if stock XLA is to run it, which does so already.
+    `too_long`: why no call is timed."""
     arguments = (job.marked, job.args, job.kwargs, None, None)
     running = job.dispatch.function_of(job.signature)
     given_away = job.marked.given_away(job.args, job.kwargs)
-    stock = None if job.again or given_away else partial(running, *job.args, **job.kwargs)
+    stock = None if job.again or job.runs_ours or given_away else partial(running, *job.args, **job.kwargs)
     found = {"again": job.again, "too_long": too_long, "running": stock}
     with (
         in_state(arguments=arguments, beside=True, ours=0, failure="", **found),
@@ -268,7 +275,7 @@ def _compiled(job: _Job, jitted: Any, too_long: str) -> bool:
         lowered = jitted.lower(*job.args, **job.kwargs)
         if STATE.failure:
             raise Failed(STATE.failure)
-        if not STATE.ours:
+        if not STATE.ours and not job.runs_ours:
             return False
         go_on()
         lowered.compile()
