@@ -79,6 +79,7 @@ class ProcessMemory:
       prepared: calls that were captured (`lowering.choice.variants`). An entry dies with its jaxpr, since it
         holds what the function closes over: constants of the jaxpr.
       decisions: also of a cache folder that cannot be written (`lowering.choice.decisions`).
+      lowered: when calls were lowered, by the keys of their decisions (`lowering.choice.request`).
       plans: what was planned and built, by kind (`lowering.choice.plan_cache`); `lookups`: numbers of those
         that were found here, were stored, or were made.
       failures: of jobs and compilers, a short time ago (`build.job`).
@@ -97,6 +98,7 @@ class ProcessMemory:
         self.wrapped: dict[int, Any] = {}
         self.prepared: Recent[Any, Any] = Recent(MOST_PREPARED)
         self.decisions: Recent[Place, Any] = Recent()
+        self.lowered: Recent[str, float] = Recent()
         self.plans: defaultdict[str, Recent[Place, Any]] = defaultdict(lambda: Recent(MOST_PLANS))
         self.failures: dict[tuple[str, str], tuple[float, str, str, str]] = {}
         self.stuck: dict[str, float] = {}
@@ -112,7 +114,7 @@ class ProcessMemory:
 
     def forget(self) -> None:
         """Drops what is known of programs. What runs keeps running."""
-        own = self.wrapped, self.prepared, self.decisions, self.failures, self.stuck, self.cards
+        own = self.wrapped, self.prepared, self.decisions, self.lowered, self.failures, self.stuck, self.cards
         for table in (*own, *self.plans.values()):
             table.clear()
 

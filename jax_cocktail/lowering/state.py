@@ -62,6 +62,7 @@ class _State(threading.local):
       again: a stored decision is to be measured again.
       too_long: why no call is timed on these arguments, or "".
       running: makes the call with what stock XLA has compiled for the caller; None if it cannot be had.
+      compile_seconds: for which XLA has compiled that.
       failure: an error for which stock XLA is to run a marked call, in the background; "" if there was none.
       ours: the number of marked calls that were lowered to our programs.
       begun: the work that this call has left to the background. Set only until the call returns.
@@ -76,6 +77,7 @@ class _State(threading.local):
     again: bool = False
     too_long: str = ""
     running: Callable[[], Any] | None = None
+    compile_seconds: float = 0.0
     failure: str = ""
     ours: int = 0
     begun: Any

@@ -56,7 +56,7 @@ def function(x):
 def card(monkeypatch, tmp_path):
     """Calls for a GPU are measured, with times that the test says: `times` of the forms of stock, and of
     ours. `text`: the module of stock."""
-    settings = SimpleNamespace(times=(1.0, 1.0, 1.0, 1.0), built=[], races=0, captures=True, text=COUNTED)
+    settings = SimpleNamespace(times=(1.0,) * 4, built=[], races=0, captures=True, text=COUNTED, seconds=0.0)
 
     def build(emitted, *, cache_limit_bytes):
         digest = hashlib.sha256(BINARY).hexdigest()

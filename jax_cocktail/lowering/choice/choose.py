@@ -22,6 +22,11 @@ from jax_cocktail.lowering.run import background
 from jax_cocktail.lowering.state import STATE
 from jax_cocktail.report import Report
 
+_ANEW = (
+    "it was jitted anew: XLA compiles it in {0.our_compile_seconds:.1f} s instead of"
+    " {0.stock_compile_seconds:.1f} s, more than the calls lose"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Choice(Outcome):
@@ -35,7 +40,7 @@ def choose(request: Request) -> Choice:
     if request.needs_measured_card:
         background.start(runs_ours=False)
         return _stock(request)
-    if request.is_settled or _waits(request):
+    if not request.pays_anew and (request.is_settled or _waits(request)):
         return _stock(request)
     captured = request.prepared.captured
     if request.force != "stock":
@@ -90,6 +95,9 @@ def _waits(request: Request) -> bool:
 def _decide(request: Request) -> Decision:
     """The stored decision, else one that is made now. What the background was offered, it measures."""
     known = request.known
+    if known is not None and request.pays_anew:
+        background.tell(request.mark, f"our program runs it, since {_ANEW.format(known)}")
+        return replace(known, choice="cocktail", why=_ANEW.format(known))
     if known is not None and not (request.is_stale and not request.offered):
         return replace(known, why=decisions.known_why(known))
     from jax_cocktail.lowering.choice import decide
@@ -124,8 +132,10 @@ def _built(request: Request, decision: Decision, report: Report) -> Choice:
         _record(request, decision.plan)
     elif request.mark.options.plans != FRESH and not request.mark.options.reproducible:
         stored = decisions.load(request.key)
-        key = request.call_key(stored if stored is not None and stored.plan == decision.plan else None)
-        plan_cache.add_call(key, program_keys(request.prepared, decision.plan), request.seconds)
+        known = stored if stored is not None and stored.plan == decision.plan else None
+        if known is None or known.choice == decision.choice or request.force != "auto":
+            programs = program_keys(request.prepared, decision.plan)
+            plan_cache.add_call(request.call_key(known), programs, request.seconds)
     if request.force == "auto" and not request.mark.options.reproducible:
         leaving.watch(request.key, decision, request.prepared.leaving(decision.plan))
     return Choice(program.jaxpr, STATE.stock, report)

@@ -11,7 +11,7 @@ import jax
 
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.lowering.choice import decisions, plan_cache, stock_forms, stock_xla
-from jax_cocktail.lowering.choice.decisions import Decision, Plan, known_why, why_of
+from jax_cocktail.lowering.choice.decisions import STOCK, Decision, Plan, known_why, why_of
 from jax_cocktail.lowering.choice.plan_cache import Survey
 from jax_cocktail.lowering.choice.request import Request, known_survey
 from jax_cocktail.lowering.choice.variants import building, possible, rewritten
@@ -140,14 +140,21 @@ def _measure(request: Request, found: Survey, arguments: list[Any]) -> Decision:
             with building(prepared, plans, mark):  # XLA's compiler and the host's run in parallel
                 stock = stock_forms.runners(request.closed, arguments, xla, prepared.machine.is_gpu)
             plans = [plan for plan in plans if plan in prepared.built]
-            ours = [stopwatch.runner(rewritten(prepared, plan, mark).jaxpr, arguments, xla) for plan in plans]
+            jaxprs = [rewritten(prepared, plan, mark).jaxpr for plan in plans]
+            ours = [stopwatch.runner(jaxpr, arguments, xla) for jaxpr in jaxprs]
             effort = stopwatch.THOROUGH if thorough else stopwatch.QUICK
             times = stopwatch.race([*stock.values(), *ours], effort, range(1, len(stock)))
         heavy = found.comparison.heavy()
         cores = 0 if prepared.machine.is_gpu else decisions.cores()  # thread blocks never wait for cores
         prices = [found.seconds[found.plans.index(plan)] for plan in plans]
         decision = decisions.choose(plans, times, heavy, cores, tuple(stock), prices)
-        decision = replace(decision, thorough=thorough)
+        compiled = ours[plans.index(decision.plan)].seconds
+        decision = replace(
+            decision,
+            thorough=thorough,
+            stock_compile_seconds=stock[STOCK].seconds,
+            our_compile_seconds=compiled + request.seconds,
+        )
         if first is not None and first.provisional and not thorough:
             decision = decisions.settle(first, decision, exact=not computes_floats(request.closed))
         decisions.store(key, decision)

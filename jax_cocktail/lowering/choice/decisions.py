@@ -38,6 +38,7 @@ QUIET = 0.03  # the machine is quiet if other processes held at most this fracti
 # On a busy machine a plan for several units may lose this much to one for a single unit. Its units come back
 # when the machine is free, whereas another plan could change the bits of the results.
 SPARE = 0.9
+LEAST_SAVED_SECONDS = 0.1  # of XLA's compilation: less is noise
 STOCK = "stock XLA"
 CAPTURED = "stock XLA, captured"
 UNROLLED = "stock XLA, captured and unrolled"
@@ -73,6 +74,8 @@ class Decision:
       thorough: all candidates were timed.
       others: the fraction of our cores that other processes held during the measurement.
       kept: why the first choice stays although the other one measured faster later; "" if it did not.
+      stock_compile_seconds, our_compile_seconds: for which XLA has compiled the call as it came, and with our
+        calls; 0 if nothing was measured.
     """
 
     choice: str
@@ -82,6 +85,8 @@ class Decision:
     thorough: bool = False
     others: float = 0.0
     kept: str = ""
+    stock_compile_seconds: float = 0.0
+    our_compile_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if self.choice not in ("cocktail", "stock"):
@@ -114,6 +119,19 @@ class Decision:
     def cocktail_seconds(self) -> float | None:
         """Seconds per call of our best plan; None if it was not timed."""
         return next((t.seconds for t in self.trials if t.name == self.plan.name), None)
+
+    def pays_anew(self, seconds: float) -> bool:
+        """True if our program is better although stock XLA's is faster: a function that is jitted again and
+        again is compiled each time, and XLA has less to compile with our calls.
+
+        `seconds`: between the last two of these times, which is the most that the calls between them took.
+        """
+        stock, ours = self.stock_seconds, self.cocktail_seconds
+        saved = self.stock_compile_seconds - self.our_compile_seconds
+        if stock is None or ours is None or self.why or saved < LEAST_SAVED_SECONDS:
+            return False  # or there is another reason than the times
+        calls = max(seconds - self.stock_compile_seconds, 0.0)
+        return calls * (ours / stock - 1) < saved
 
     @property
     def advice(self) -> str:

@@ -10,7 +10,7 @@ in the cache of compiled programs, and is not found without.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -261,7 +261,12 @@ _calls = _Table[_Call]("call", _Call)
 def at_hand(key: str) -> bool:
     """True if the call with this key can be lowered to our programs without a delay."""
     found = _calls.find(key)
-    return found is not None and found.seconds <= MOST_SECONDS and all(map(_programs.has, found.programs))
+    return found is not None and found.seconds <= MOST_SECONDS and are_built(found.programs)
+
+
+def are_built(programs: Iterable[str]) -> bool:
+    """True if the programs with these keys are in the plan cache."""
+    return all(map(_programs.has, programs))
 
 
 def add_call(key: str, programs: tuple[str, ...], seconds: float) -> None:

@@ -20,6 +20,7 @@ from jax_cocktail.lowering.choice.variants import (
     device_of,
     possible,
     prepare,
+    program_keys,
     spec_of,
     units_of,
     whole_identity,
@@ -28,6 +29,7 @@ from jax_cocktail.lowering.edge import custom_call, gpu_call
 from jax_cocktail.lowering.edge.arguments import compiler_options, donated
 from jax_cocktail.lowering.run import background, stopwatch
 from jax_cocktail.lowering.state import STATE, Mark
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.portable import name_of
 
 
@@ -123,6 +125,21 @@ class Request:
         stored, _ = self._found
         wins = stored is not None and stored.choice == "stock" and not self.is_stale
         return self.force == "auto" and wins and STATE.reports is None and not self.mark.options.strict
+
+    @cached_property
+    def pays_anew(self) -> bool:
+        """True if our program runs a call that stock XLA runs faster: the function is jitted anew, and XLA
+        compiles our calls faster by more than they are likely to lose. Asked once for each lowering."""
+        if STATE.beside or STATE.reports is not None or self.force != "auto":
+            return False
+        if self.mark.options.plans == FRESH:
+            return False
+        now, before = time.monotonic(), MEMORY.lowered.get(self.key)
+        MEMORY.lowered.keep(self.key, now)
+        stored, _ = self._found
+        if before is None or stored is None or not (self.is_settled and stored.pays_anew(now - before)):
+            return False
+        return self.known is not None and plan_cache.are_built(program_keys(self.prepared, stored.plan))
 
     @cached_property
     def known(self) -> Decision | None:

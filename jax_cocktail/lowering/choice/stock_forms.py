@@ -51,7 +51,7 @@ def _running() -> stopwatch.Compiled | None:
     """
     if STATE.running is None:
         return None
-    compiled = stopwatch.Compiled(STATE.running, None)
+    compiled = stopwatch.Compiled(STATE.running, None, STATE.compile_seconds)
     with suppress(Exception):  # the race finds out whether the call fails
         if stopwatch.turn(compiled) >= LONG_SECONDS:
             return compiled

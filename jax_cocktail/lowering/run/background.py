@@ -66,7 +66,7 @@ class _Job:
       kept: the identities of all arguments.
       results: of the call, as far as they are alive and XLA still computes them.
       place: the line of the user's program that has made it.
-      compiled: the time at which XLA had compiled it; None before.
+      compiled: the time at which XLA had compiled it; None before. `compile_seconds`: for which it did.
       returned: the time at which it had returned; None before.
       seconds: for which it has run, at least.
     """
@@ -88,6 +88,7 @@ class _Job:
     results: tuple[weakref.ref[Any], ...] = ()
     place: warning.Line | None = None
     compiled: float | None = None
+    compile_seconds: float = 0.0
     returned: float | None = None
     seconds: float = 0.0
 
@@ -127,6 +128,13 @@ def note(mark: Mark) -> Any:
         dispatch.tell(signature, "")  # the caller compiles our program now
         MEMORY.counts.changed_over += 1
     return signature
+
+
+def tell(mark: Mark, remark: str) -> None:
+    """Notes what runs the call that is lowered now, if it is not what was chosen."""
+    signature, call = note(mark), STATE.arguments
+    if signature is not None and call is not None:
+        call[3].tell(signature, remark)
 
 
 def start(again: bool = False, *, runs_ours: bool) -> None:
@@ -185,9 +193,9 @@ def _listen() -> None:
     jax.monitoring.register_event_duration_secs_listener(_is_compiled)
 
 
-def _is_compiled(event: str, _: float, **__: Any) -> None:
+def _is_compiled(event: str, seconds: float, **_: Any) -> None:
     if event == "/jax/core/compile/backend_compile_duration" and (job := vars(STATE).get("begun")):
-        job.compiled = time.monotonic()
+        job.compiled, job.compile_seconds = time.monotonic(), seconds
 
 
 def wait(timeout: float | None = None) -> bool:
@@ -266,6 +274,7 @@ def _compiled(job: _Job, jitted: Any, too_long: str) -> bool:
     given_away = job.marked.given_away(job.args, job.kwargs)
     stock = None if job.again or job.runs_ours or given_away else partial(running, *job.args, **job.kwargs)
     found = {"again": job.again, "too_long": too_long, "running": stock}
+    found["compile_seconds"] = job.compile_seconds
     with (
         in_state(arguments=arguments, beside=True, ours=0, failure="", **found),
         warning.at(job.place),

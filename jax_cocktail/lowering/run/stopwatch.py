@@ -74,10 +74,12 @@ UNROLL: Mapping[str, Any] = {**CAPTURE, "xla_gpu_command_buffer_unroll_loops": T
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled call. All calls after the first take JAX's fast path."""
+    """A compiled call. All calls after the first take JAX's fast path. `seconds`: for which JAX has lowered
+    and XLA has compiled it."""
 
     function: Run
     executable: Any
+    seconds: float
 
     def __call__(self) -> Any:
         return self.function()
@@ -90,8 +92,10 @@ class Compiled:
 
 def runner(jaxpr: Any, arguments: Sequence[Any], options: Mapping[str, Any] | None = None) -> Compiled:
     """Compiles a call. `options`: for XLA's compiler."""
+    start = time.perf_counter()
     function = jax.jit(jex.jaxpr_as_fun(jaxpr), compiler_options=dict(options) if options else None)
-    return Compiled(lambda: function(*arguments), function.lower(*arguments).compile())
+    executable = function.lower(*arguments).compile()
+    return Compiled(lambda: function(*arguments), executable, time.perf_counter() - start)
 
 
 def captured_runner(
