@@ -44,7 +44,7 @@ def tuning_argument(toolchain: Toolchain) -> tuple[str, ...]:
     """The argument for GCC on a processor that is newer than it. GCC takes the features of an older one then,
     but the costs of no processor in particular, by which it loads nothing from tables in vector lanes: `sin`
     takes four times as long. With this argument it takes the costs of the older one, too."""
-    if platform.machine() not in ("x86_64", "AMD64"):
+    if platform.machine() not in ("x86_64", "AMD64") or any(map(_chooses, toolchain.command)):
         return ()
     words = [*toolchain.command, "-march=native", "-Q", "--help=target"]
     said = dict(_TARGET.findall(answer(words, dict(toolchain.environment))))

@@ -37,10 +37,11 @@ from jax_cocktail.errors import BuildError
 
 # Compilers prefer half of a 64-byte register, lest the clock drop. Products use all of it anyway.
 _WIDE = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
+_BASELINE = "-march="
 PROGRAM_FLAGS = (
     "-std=c++17",
     "-O3",
-    "-march=native",
+    f"{_BASELINE}native",
     *_WIDE,
     "-fno-math-errno",
     "-fno-trapping-math",
@@ -80,7 +81,7 @@ _RUNTIME = "runtime_"  # the prefix of headers that handlers include but program
 
 @functools.cache
 def _processor() -> str:
-    """A description of the processor, on which the result of -march=native depends."""
+    """A description of the processor here, on which the result of -march=native depends."""
     lines = [platform.machine()]
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
@@ -127,7 +128,8 @@ def _chosen_toolchain(chosen: str, path: str) -> Toolchain:
     if not version:
         problem = f"does not run, or does not tell its version within {ANSWER_SECONDS:.0f} s"
         raise BuildError(f"{what} {problem}", remedy)
-    return Toolchain((program, *arguments), version, _processor())
+    named = next((each for each in reversed(arguments) if each.startswith(_BASELINE)), "")
+    return Toolchain((program, *arguments), version, named or _processor())
 
 
 @functools.lru_cache(maxsize=8)
@@ -154,9 +156,12 @@ def _find_toolchain(chosen: str, path: str, cache_folder: str) -> Toolchain:
 
 
 def program_flags(toolchain: Toolchain) -> tuple[str, ...]:
-    """The flags with which this compiler compiles programs."""
+    """The flags with which this compiler compiles programs: for the processor here, unless its command names
+    another one, such as `g++ -march=x86-64-v3`."""
     is_gcc = "Free Software Foundation" in toolchain.version
-    return (*PROGRAM_FLAGS, *_GCC_FLAGS) if is_gcc else PROGRAM_FLAGS
+    named = any(word.startswith(_BASELINE) for word in toolchain.command)
+    flags = tuple(flag for flag in PROGRAM_FLAGS if not (named and flag.startswith(_BASELINE)))
+    return (*flags, *_GCC_FLAGS) if is_gcc else flags
 
 
 # ---- building ----------------------------------------------------------------------------------------------
