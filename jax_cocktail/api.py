@@ -28,6 +28,7 @@ from jax_cocktail.lowering.lower import lower
 from jax_cocktail.lowering.run.background import runs
 from jax_cocktail.lowering.run.background import wait as wait
 from jax_cocktail.lowering.run.dispatch import Dispatch
+from jax_cocktail.lowering.run.tickets import Transformed
 from jax_cocktail.lowering.state import STATE, collecting, in_state, recording
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.report import Report
@@ -375,12 +376,18 @@ class Jit:
         state = vars(STATE)  # looked up once: threads that call small programs share the interpreter
         outer = state.get("arguments")
         callee = dispatch.call
-        state["arguments"] = (self._marked, args, kwargs, dispatch, callee)
+        known: Dispatch | None = dispatch
+        if dispatch.transforms and (ticketed := dispatch.transformed(args, kwargs)) is not None:
+            callee, known = ticketed, None
+        state["arguments"] = (self._marked, args, kwargs, known, callee)
         try:
             results = callee(*args, **kwargs)
             if "begun" in state:
                 runs(state.pop("begun"), results)
             return results
+        except Transformed:
+            dispatch.transforms = True
+            return self(*args, **kwargs)
         except BaseException:
             state.pop("begun", None)
             raise

@@ -16,19 +16,22 @@ if TYPE_CHECKING:
 
 _PREFIX = "jax_cocktail__"
 _SEPARATOR = "__"
+_NUMBER = "_"
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The contents of a marked inner `jit`'s name."""
+    """The contents of a marked inner `jit`'s name. `ticket`: its number, or 0 (`run.tickets`)."""
 
     function: str
     options: Options
+    ticket: int = 0
 
 
-def marked_name(options: Options, function: str) -> str:
+def marked_name(options: Options, function: str, ticket: int = 0) -> str:
     """The name of the inner `jit`, which every JAX transformation preserves."""
-    return f"{_PREFIX}{options.token}{_SEPARATOR}{function}"
+    number = f"{_NUMBER}{ticket}" if ticket else ""
+    return f"{_PREFIX}{options.token}{number}{_SEPARATOR}{function}"
 
 
 def read_mark(name: Any) -> Mark | None:
@@ -36,8 +39,9 @@ def read_mark(name: Any) -> Mark | None:
     if not isinstance(name, str) or not name.startswith(_PREFIX):
         return None
     token, separator, function = name[len(_PREFIX) :].partition(_SEPARATOR)
+    token, _, number = token.partition(_NUMBER)
     options = from_token(token)
-    return Mark(function, options) if separator and options is not None else None
+    return Mark(function, options, int(number or 0)) if separator and options is not None else None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -5,10 +5,14 @@ The option ``force`` says it, or it is stored, or `decide` finds it out.
 
 from __future__ import annotations
 
+import logging
+import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 
-from jax_cocktail.config import FRESH
+from jax_cocktail.config import BACKGROUND, FRESH
 from jax_cocktail.lowering.choice import decisions, leaving, plan_cache
 from jax_cocktail.lowering.choice.decisions import Decision
 from jax_cocktail.lowering.choice.request import Request, known_survey
@@ -19,9 +23,12 @@ from jax_cocktail.lowering.edge.arguments import concrete_arguments
 from jax_cocktail.lowering.edge.capture import untaken
 from jax_cocktail.lowering.edge.intercept import Outcome
 from jax_cocktail.lowering.run import background
+from jax_cocktail.lowering.run.tickets import Transformed
 from jax_cocktail.lowering.state import STATE
 from jax_cocktail.report import Report
 
+LONG_SECONDS = 2.0  # a longer wait is told
+_LOG = logging.getLogger("jax_cocktail")
 _ANEW = (
     "it was jitted anew: XLA compiles it in {0.our_compile_seconds:.1f} s instead of"
     " {0.stock_compile_seconds:.1f} s, more than the calls lose"
@@ -49,13 +56,28 @@ def choose(request: Request) -> Choice:
     if not captured.regions:
         report = replace(report, choice="stock", why="nothing was captured")
         return Choice(request.closed, STATE.stock, report)
+    start = time.perf_counter()
     with _left_to_others(request):
         decision = _decide(request) if request.force == "auto" else _forced(request)
         _dump(request, decision)
         if request.force == "auto" and decision.choice == "stock" and not decision.measured:
             left = (*report.left, *untaken(captured.regions, decision.why))
             return _stock(request, replace(report, left=left, why=decision.why))  # it builds nothing
-        return _built(request, decision, report)
+        choice = _built(request, decision, report)
+    _tell_wait(request, time.perf_counter() - start)
+    return choice
+
+
+def _tell_wait(request: Request, seconds: float) -> None:
+    """Tells a caller who did not expect it that he has waited."""
+    asked = STATE.beside or STATE.reports is not None or STATE.recordings is not None
+    if seconds >= LONG_SECONDS and request.mark.options.compile == BACKGROUND and not asked:
+        _LOG.warning(
+            "jax_cocktail: %s waited %.1f s for its compilation, since JAX lowers it inside of another function;"
+            " later processes do not. A jax_cocktail.jit of the outer function waits for nothing",
+            request.mark.function,
+            seconds,
+        )
 
 
 def _left_to_others(request: Request) -> AbstractContextManager[None]:
@@ -82,12 +104,19 @@ def _report(request: Request) -> Report:
 def _waits(request: Request) -> bool:
     """True if stock XLA runs a call that the background was offered, because our program is not ready. In
     strict mode, errors must not come later, so the call is captured at once."""
-    if not (request.key and request.offered):
+    mark = request.mark
+    if not (request.key and (request.offered or background.transforms(mark))):
         return False
-    ready = request.mark.options.plans != FRESH and plan_cache.at_hand(request.stored_call_key)
-    if not ready and request.mark.options.strict:
-        notices.complain(request.prepared.captured.left, request.mark)
-    if request.is_stale or not ready:
+    most_seconds = inf if background.is_settled(mark) else plan_cache.MOST_SECONDS
+    ready = mark.options.plans != FRESH and plan_cache.at_hand(request.stored_call_key, most_seconds)
+    if not ready and mark.options.strict:
+        notices.complain(request.prepared.captured.left, mark)
+    if not request.offered and not ready:
+        raise Transformed
+    if mark.ticket and not ready:
+        plain = Request(request.closed, replace(mark, ticket=0), request.platform)
+        background.build(mark, request.key, partial(choose, plain))
+    if not mark.ticket and request.offered and (request.is_stale or not ready):
         background.start(request.is_stale, runs_ours=ready)
     return not ready
 
@@ -102,7 +131,7 @@ def _decide(request: Request) -> Decision:
         return replace(known, why=decisions.known_why(known))
     from jax_cocktail.lowering.choice import decide
 
-    if not request.offered:
+    if not request.offered or request.mark.ticket:
         return decide.decide(request)
     decision, may_change = decide.assume(request)  # an earlier process has built the program
     if may_change:

@@ -258,10 +258,10 @@ class _Call:
 _calls = _Table[_Call]("call", _Call)
 
 
-def at_hand(key: str) -> bool:
-    """True if the call with this key can be lowered to our programs without a delay."""
+def at_hand(key: str, most_seconds: float = MOST_SECONDS) -> bool:
+    """True if the call with this key can be lowered to our programs, and its capture takes no longer."""
     found = _calls.find(key)
-    return found is not None and found.seconds <= MOST_SECONDS and are_built(found.programs)
+    return found is not None and found.seconds <= most_seconds and are_built(found.programs)
 
 
 def are_built(programs: Iterable[str]) -> bool:

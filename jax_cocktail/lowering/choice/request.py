@@ -66,8 +66,9 @@ class Request:
     @property
     def needs_measured_card(self) -> bool:
         """True if the background has to measure the card before anything can be planned."""
-        on_gpu = self.platform in gpu_call.PLATFORMS
-        return on_gpu and self.offered and not gpu_call.is_measured(self.mark.options.gpu_arch, self.platform)
+        if self.platform not in gpu_call.PLATFORMS or self.mark.ticket or not self.offered:
+            return False
+        return not gpu_call.is_measured(self.mark.options.gpu_arch, self.platform)
 
     @cached_property
     def machine(self) -> Machine:

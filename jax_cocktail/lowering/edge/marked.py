@@ -21,6 +21,7 @@ from jax_cocktail.lowering.edge import intercept
 from jax_cocktail.lowering.edge.adapter import settings_in_force
 from jax_cocktail.lowering.edge.notices import MARK_LOST, refuse
 from jax_cocktail.lowering.run.dispatch import Dispatch, Reader
+from jax_cocktail.lowering.run.tickets import Tickets
 from jax_cocktail.lowering.state import STATE, Mark, NotTraced, marked_name
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.primitives.jaxprs import open_jaxpr
@@ -87,7 +88,9 @@ class Marked:
         if token not in self._variants:
             made = self._reference, self._record, options, self.function_name
             make = functools.partial(_jitted, made, {}, self._jit_options)
-            self._variants[token] = Dispatch(make, Reader(self._record.static_leaves, settings_in_force))
+            tickets = Tickets(self.function_name, functools.partial(_ticketed, made, self._jit_options))
+            reader = Reader(self._record.static_leaves, settings_in_force)
+            self._variants[token] = Dispatch(make, reader, tickets)
         return self._variants[token]
 
     def clear_cache(self) -> None:
@@ -179,17 +182,28 @@ def marked_of(function: Callable[..., Any], jit_options: Mapping[str, Any]) -> M
     return known[key]
 
 
-def _jitted(
-    made: tuple[Reference, _Record, Options, str], inner: dict[Static, Any], jit_options: Mapping[str, Any]
-) -> Any:
+_Made = tuple[Reference, _Record, Options, str]
+
+
+def _jitted(made: _Made, inner: dict[Static, Any], jit_options: Mapping[str, Any], ticket: int = 0) -> Any:
     """A jitted function with nothing compiled. It refers to no wrapper, so that a wrapper dies with its last
-    user. `inner`: what all of them share."""
+    user. `inner`: what all of them share. `ticket`: the number in the mark."""
     reference, _, _, name = made
-    return jax.jit(_StandIn(_outer(*made, inner), reference, name), **jit_options)
+    return jax.jit(_StandIn(_outer(*made, inner, ticket), reference, name), **jit_options)
+
+
+def _ticketed(made: _Made, jit_options: Mapping[str, Any], ticket: int) -> Any:
+    """A jitted function with nothing compiled or traced, for calls with a ticket."""
+    return _jitted(made, {}, jit_options, ticket)
 
 
 def _outer(
-    reference: Reference, record: _Record, options: Options, name: str, inner: dict[Static, Any]
+    reference: Reference,
+    record: _Record,
+    options: Options,
+    name: str,
+    inner: dict[Static, Any],
+    ticket: int,
 ) -> Callable[..., Any]:
     """The function that JAX sees: it calls the marked inner `jit`, one of `inner` by its static arguments."""
 
@@ -198,7 +212,7 @@ def _outer(
             raise NotTraced
         return reference()(*args, **kwargs)
 
-    stand_in = _StandIn(region, reference, marked_name(options, name))
+    stand_in = _StandIn(region, reference, marked_name(options, name, ticket))
 
     def outer(*args: Any, **kwargs: Any) -> Any:
         # jax calls the function itself under disable_jit, and to find the source of a debug_nans error

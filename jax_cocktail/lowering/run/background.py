@@ -13,7 +13,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -24,14 +24,17 @@ import numpy as np
 
 from jax_cocktail import warning
 from jax_cocktail.build import command
-from jax_cocktail.config import BACKGROUND, CHECKED
+from jax_cocktail.config import BACKGROUND, CACHED, CHECKED
+from jax_cocktail.errors import BuildError, UnsupportedError
 from jax_cocktail.lowering.run.queue import Queue
+from jax_cocktail.lowering.run.tickets import Ticket, ticket
 from jax_cocktail.lowering.state import ENDING, STATE, Failed, Mark, NotTraced, Stopped, go_on, in_state
 from jax_cocktail.memory import MEMORY
 
 MOST_KEPT_BYTES = 1 << 30  # of copies of arguments, and of arguments for calls that wait behind another
 # The first call of a program has precedence: XLA's compilation and the first run need all cores.
 _FIRST_CALL_SECONDS, _LOOK_SECONDS = 10.0, 0.002
+_QUIET_SECONDS = 0.3  # after a part of a call was lowered, JAX may lower another one
 SLOW_SECONDS = 2.0  # a call that takes longer is not run again to be timed
 _LOG = logging.getLogger("jax_cocktail")
 
@@ -101,18 +104,68 @@ class _Job:
         name: str = self.marked.function_name
         return name
 
+    def tell(self, remark: str) -> None:
+        """Notes what runs its call, if that is not what was chosen."""
+        self.dispatch.tell(self.signature, remark)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Part:
+    """A part of a call that JAX transforms: a call that was lowered for a ticket, and is to be built.
+
+    Attributes:
+      part: names it.
+      work: builds it.
+      place: the line of the user's program that has made the call.
+    """
+
+    ticket: Ticket
+    part: str
+    work: Callable[[], object]
+    settings: Mapping[str, Any]
+    mesh: Any
+    place: warning.Line | None
+    kept_bytes: int = 0
+    kept: frozenset[int] = frozenset()
+
+    @property
+    def key(self) -> Any:
+        return self.ticket.number, self.part
+
+    @property
+    def name(self) -> str:
+        return self.ticket.name
+
+    def tell(self, remark: str) -> None:
+        """Nobody asks what runs a part of a call."""
+
+
+def _may_wait(mark: Mark) -> bool:
+    """True unless the caller is to wait, or has asked for a report, or for a check."""
+    options = mark.options
+    if options.compile != BACKGROUND or options.plans == CHECKED or STATE.beside or ENDING.is_set():
+        return False
+    return STATE.reports is None and STATE.recordings is None and _mesh() is not None
+
 
 def offered(mark: Mark) -> bool:
     """True if what is lowered now may run on stock XLA until our program is ready: it is a wrapper's call
-    with arguments of its own, and nobody has asked for a report on it, or for a check."""
-    if mark.options.compile != BACKGROUND or STATE.beside or ENDING.is_set():
-        return False
-    if mark.options.plans == CHECKED:
-        return False
-    if STATE.reports is not None or STATE.recordings is not None or _mesh() is None:
-        return False
+    with arguments of its own, or has a ticket, and nobody has asked for a report on it, or for a check."""
+    if not _may_wait(mark) or mark.ticket:
+        return _may_wait(mark)
     signature, call = note(mark), STATE.arguments
     return signature is not None and call is not None and not call[3].is_settled(signature)
+
+
+def transforms(mark: Mark) -> bool:
+    """True if what is lowered now is part of a wrapper's call that JAX transforms, and that can be made with
+    a ticket. Our programs are found in the plan cache then."""
+    if mark.ticket or mark.options.plans != CACHED or not _may_wait(mark) or STATE.arguments is None:
+        return False
+    marked, args, kwargs, dispatch, _ = STATE.arguments
+    if dispatch is None or marked.variant(mark.options) is not dispatch:
+        return False
+    return dispatch.transformed(args, kwargs) is not None
 
 
 def note(mark: Mark) -> Any:
@@ -154,7 +207,7 @@ def start(again: bool = False, *, runs_ours: bool) -> None:
         kept_args,
         kept_kwargs,
         signature,
-        settings={name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS},
+        settings=_settings_here(),
         mesh=_mesh(),
         caller=vars(STATE),
         call=STATE.arguments,
@@ -172,11 +225,29 @@ def start(again: bool = False, *, runs_ours: bool) -> None:
     _queue.add(job)
 
 
+def is_settled(mark: Mark) -> bool:
+    """True if the calls with the ticket of a mark have changed over, and now is the time to be lowered."""
+    found = ticket(mark.ticket)
+    return found is not None and found.settled
+
+
+def build(mark: Mark, part: str, work: Callable[[], object]) -> None:
+    """Lets the background build what is lowered now for the ticket of a mark. `part` names it, and `work`
+    builds it."""
+    if (found := ticket(mark.ticket)) is not None:
+        found.begin(part)
+        _queue.add(_Part(found, part, work, _settings_here(), _mesh(), warning.line()))
+
+
 def runs(job: _Job, results: Any) -> None:
     """Notes what the call returns: the first run of the program has precedence, too."""
     leaves = (x for x in jax.tree.leaves(results) if isinstance(x, jax.Array) and not _is_tracer(x))
     job.results = tuple(map(weakref.ref, leaves))
     job.returned = time.monotonic()
+
+
+def _settings_here() -> Mapping[str, Any]:
+    return {name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS}
 
 
 def _mesh() -> Any:
@@ -222,7 +293,35 @@ def wait(timeout: float | None = None) -> bool:
 # ---- the thread --------------------------------------------------------------------------------------------
 
 
-def _do(job: _Job) -> None:
+def _do(job: _Job | _Part) -> None:
+    if isinstance(job, _Part):
+        _build(job)
+    else:
+        _change_over(job)
+
+
+def _build(job: _Part) -> None:
+    """Builds a part of a call, while JAX lowers and runs no other one."""
+    end, ours = time.monotonic() + _FIRST_CALL_SECONDS, False
+    while time.monotonic() < min(end, job.ticket.lowered + _QUIET_SECONDS):
+        if ENDING.is_set():
+            raise Stopped
+        time.sleep(_LOOK_SECONDS)
+    try:
+        with in_state(arguments=None, beside=True, ours=0), _of(job):
+            job.work()
+            ours = STATE.ours > 0
+    except (BuildError, UnsupportedError, OSError) as error:
+        cause = str(error)
+        why = _count(job, cause.splitlines()[0])
+        with warning.at(job.place):
+            warning.warn((cause, ""), f"{job.name}: stays with stock XLA, since {why}")
+    finally:
+        if job.ticket.end(job.part, ours):
+            MEMORY.counts.changed_over += 1
+
+
+def _change_over(job: _Job) -> None:
     _let_end(job)
     too_long = f"a call takes more than {job.seconds:.0f} s" if job.seconds >= SLOW_SECONDS else ""
     jitted = job.dispatch.successor(job.signature)
@@ -240,7 +339,7 @@ def _do(job: _Job) -> None:
         job.dispatch.drop_unused()
 
 
-def _fails(job: _Job, error: Exception) -> None:
+def _fails(job: _Job | _Part, error: Exception) -> None:
     """Tells the user once. The call stays with stock XLA."""
     cause = f"{type(error).__name__}: {error}".splitlines()[0]
     why = _count(job, cause)
@@ -250,15 +349,15 @@ def _fails(job: _Job, error: Exception) -> None:
         warning.warn((cause, ""), f"{text}; this is a bug, please report it with your program")
 
 
-def _count(job: _Job, cause: str) -> str:
+def _count(job: _Job | _Part, cause: str) -> str:
     """Notes that a call stays with stock XLA because of an error, and returns the reason."""
     MEMORY.counts.failed += 1
     why = f"the compilation in the background failed: {cause}"
-    job.dispatch.tell(job.signature, f"stock XLA runs it, since {why}")
+    job.tell(f"stock XLA runs it, since {why}")
     return why
 
 
-_queue: Queue[_Job] = Queue(_do, _fails)
+_queue: Queue[_Job | _Part] = Queue(_do, _fails)
 
 
 def waiting() -> int:
@@ -277,9 +376,7 @@ def _compiled(job: _Job, jitted: Any, too_long: str) -> bool:
     found["compile_seconds"] = job.compile_seconds
     with (
         in_state(arguments=arguments, beside=True, ours=0, failure="", **found),
-        warning.at(job.place),
-        _settings(job),
-        command.low_priority(),
+        _of(job),
     ):
         lowered = jitted.lower(*job.args, **job.kwargs)
         if STATE.failure:
@@ -325,9 +422,11 @@ def _runs(job: _Job) -> bool:
 
 
 @contextmanager
-def _settings(job: _Job) -> Iterator[None]:
-    """JAX's settings as they are in the caller's thread."""
+def _of(job: _Job | _Part) -> Iterator[None]:
+    """Works for the caller's thread: with JAX's settings there, and leaving the cores to it."""
     with ExitStack() as stack:
+        stack.enter_context(warning.at(job.place))
+        stack.enter_context(command.low_priority())
         for name, value in job.settings.items():
             if getattr(jax.config, f"jax_{name}") != value:
                 stack.enter_context(getattr(jax, name)(value))

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.api_util import shaped_abstractify
 
+from jax_cocktail.lowering.run.tickets import Tickets, transformations
 from jax_cocktail.memory import Recent
 
 MOST_SIGNATURES = 4096  # as many as JAX keeps of a function; the oldest of more is compiled anew
@@ -83,12 +84,15 @@ class Dispatch:
       call: what runs a call: a jitted function, or a `_Router` among several.
       base: the jitted function for calls with a new signature.
       generation: how often the cache was cleared.
+      transforms: a call was made that JAX transforms (see `transformed`).
     """
 
-    def __init__(self, make: Callable[[], Any], reader: Reader) -> None:
+    def __init__(self, make: Callable[[], Any], reader: Reader, tickets: Tickets) -> None:
         """`make` makes a jitted function with nothing compiled. All of them share what was traced."""
         self.fresh = make
         self._reader = reader
+        self._tickets = tickets
+        self.transforms = False
         self._lock = threading.RLock()
         self.generation = -1
         self._start()
@@ -106,10 +110,21 @@ class Dispatch:
     def clear_cache(self) -> None:
         """Discards everything compiled."""
         with self._lock:
-            jitted = tuple(self._functions.values())
+            jitted = (*self._functions.values(), *self._tickets.clear())
             self._start()
         for each in jitted:
             each.clear_cache()
+
+    def transformed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The jitted function for a call that JAX transforms while it is made; None if this is none."""
+        found = tuple(map(transformations, jax.tree.leaves((args, kwargs))))
+        if None in found or not any(found):
+            return None
+        try:
+            signature = self._reader.signature(*jax.tree.map(_type_of, (args, kwargs)))
+        except TypeError:  # an argument is none of JAX's
+            return None
+        return self._tickets.function((signature, found))
 
     def note(self, args: tuple[Any, ...], kwargs: dict[str, Any], callee: Any) -> Signature:
         """Notes the signature of a call that is compiled now. `callee`: `call` at its beginning."""
@@ -272,6 +287,13 @@ def _leaf(leaf: Any, static: bool) -> Leaf:
         return _static(leaf)
     aval = shaped_abstractify(leaf)
     return aval.shape, aval.dtype, aval.weak_type, _placed(leaf)
+
+
+def _type_of(leaf: Any) -> Any:
+    """The type of a transformed value; anything else as it is."""
+    if not isinstance(leaf, jax.core.Tracer):
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf.aval, "weak_type", False))
 
 
 def _may_be_static(leaf: Any) -> bool:
