@@ -28,6 +28,7 @@ from jax_cocktail.lowering.lower import lower
 from jax_cocktail.lowering.run.background import runs
 from jax_cocktail.lowering.run.background import wait as wait
 from jax_cocktail.lowering.run.dispatch import Dispatch
+from jax_cocktail.lowering.run.first_call import Divided, first_call
 from jax_cocktail.lowering.run.tickets import Transformed
 from jax_cocktail.lowering.state import STATE, collecting, in_state, recording
 from jax_cocktail.memory import MEMORY
@@ -380,8 +381,14 @@ class Jit:
         if dispatch.transforms and (ticketed := dispatch.transformed(args, kwargs)) is not None:
             callee, known = ticketed, None
         state["arguments"] = (self._marked, args, kwargs, known, callee)
+        divided = False
         try:
-            results = callee(*args, **kwargs)
+            try:
+                results = callee(*args, **kwargs)
+            except Divided:
+                divided = True
+            if divided:
+                results = first_call(args, kwargs)
             if "begun" in state:
                 runs(state.pop("begun"), results)
             return results

@@ -67,6 +67,7 @@ class _State(threading.local):
       too_long: why no call is timed on these arguments, or "".
       running: makes the call with what stock XLA has compiled for the caller; None if it cannot be had.
       compile_seconds: for which XLA has compiled that.
+      divided: this call is lowered by itself, and then compiled.
       failure: an error for which stock XLA is to run a marked call, in the background; "" if there was none.
       ours: the number of marked calls that were lowered to our programs.
       begun: the work that this call has left to the background. Set only until the call returns.
@@ -82,6 +83,7 @@ class _State(threading.local):
     too_long: str = ""
     running: Callable[[], Any] | None = None
     compile_seconds: float = 0.0
+    divided: bool = False
     failure: str = ""
     ours: int = 0
     begun: Any

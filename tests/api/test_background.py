@@ -18,7 +18,7 @@ from jax.experimental import io_callback
 
 import jax_cocktail
 from jax_cocktail.build import command, progress
-from jax_cocktail.lowering.run import background, stopwatch
+from jax_cocktail.lowering.run import background, kept, stopwatch
 from jax_cocktail.lowering.state import STATE, in_state
 from jax_cocktail.memory import MEMORY
 from tests.api import beside
@@ -124,7 +124,7 @@ def test_a_call_that_fails_keeps_no_work(monkeypatch):
 
 
 def test_a_limit_to_what_is_copied(monkeypatch):
-    monkeypatch.setattr(background, "MOST_KEPT_BYTES", 10)
+    monkeypatch.setattr(kept, "MOST_BYTES", 10)
     jitted = jax_cocktail.jit(loop, options=OPTIONS)
     assert changed(lambda: jitted(np.asarray(X))) == 1
     np.testing.assert_allclose(jitted(np.asarray(X)), jax.jit(loop)(X), rtol=2e-6)

@@ -23,6 +23,7 @@ from jax_cocktail.lowering.edge.arguments import concrete_arguments
 from jax_cocktail.lowering.edge.capture import untaken
 from jax_cocktail.lowering.edge.intercept import Outcome
 from jax_cocktail.lowering.run import background
+from jax_cocktail.lowering.run.first_call import Divided, is_large
 from jax_cocktail.lowering.run.tickets import Transformed
 from jax_cocktail.lowering.state import STATE
 from jax_cocktail.report import Report
@@ -73,8 +74,8 @@ def _tell_wait(request: Request, seconds: float) -> None:
     asked = STATE.beside or STATE.reports is not None or STATE.recordings is not None
     if seconds >= LONG_SECONDS and request.mark.options.compile == BACKGROUND and not asked:
         _LOG.warning(
-            "jax_cocktail: %s waited %.1f s for its compilation, since JAX lowers it inside of another function;"
-            " later processes do not. A jax_cocktail.jit of the outer function waits for nothing",
+            "jax_cocktail: %s waited %.1f s for its compilation, since JAX lowers it inside of another"
+            " function; later processes do not. A jax_cocktail.jit of the outer function waits for nothing",
             request.mark.function,
             seconds,
         )
@@ -116,8 +117,10 @@ def _waits(request: Request) -> bool:
     if mark.ticket and not ready:
         plain = Request(request.closed, replace(mark, ticket=0), request.platform)
         background.build(mark, request.key, partial(choose, plain))
-    if not mark.ticket and request.offered and (request.is_stale or not ready):
+    if not mark.ticket and request.offered and (request.is_stale or not ready) and not STATE.divided:
         background.start(request.is_stale, runs_ours=ready)
+        if not ready and is_large(request.closed):
+            raise Divided
     return not ready
 
 

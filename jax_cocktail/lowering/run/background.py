@@ -11,27 +11,27 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
 import jax
-import numpy as np
 
 from jax_cocktail import warning
 from jax_cocktail.build import command
 from jax_cocktail.config import BACKGROUND, CACHED, CHECKED
 from jax_cocktail.errors import BuildError, UnsupportedError
+from jax_cocktail.lowering.run.kept import is_tracer, kept
 from jax_cocktail.lowering.run.queue import Queue
 from jax_cocktail.lowering.run.tickets import Ticket, ticket
 from jax_cocktail.lowering.state import ENDING, STATE, Failed, Mark, NotTraced, Stopped, go_on, in_state
 from jax_cocktail.memory import MEMORY
 
-MOST_KEPT_BYTES = 1 << 30  # of copies of arguments, and of arguments for calls that wait behind another
 # The first call of a program has precedence: XLA's compilation and the first run need all cores.
 _FIRST_CALL_SECONDS, _LOOK_SECONDS = 10.0, 0.002
 _QUIET_SECONDS = 0.3  # after a part of a call was lowered, JAX may lower another one
@@ -72,6 +72,8 @@ class _Job:
       compiled: the time at which XLA had compiled it; None before. `compile_seconds`: for which it did.
       returned: the time at which it had returned; None before.
       seconds: for which it has run, at least.
+      changed: the call has changed over.
+      ready: set when the job is done, or when XLA has compiled the call in a thread of its own.
     """
 
     marked: Any
@@ -94,6 +96,8 @@ class _Job:
     compile_seconds: float = 0.0
     returned: float | None = None
     seconds: float = 0.0
+    changed: bool = False
+    ready: threading.Event = field(default_factory=threading.Event)
 
     @property
     def key(self) -> Any:
@@ -174,7 +178,7 @@ def note(mark: Mark) -> Any:
     if mark.options.compile != BACKGROUND or STATE.arguments is None:
         return None
     _, args, kwargs, dispatch, callee = STATE.arguments
-    if dispatch is None or any(map(_is_tracer, jax.tree.leaves((args, kwargs)))):
+    if dispatch is None or any(map(is_tracer, jax.tree.leaves((args, kwargs)))):
         return None
     signature = dispatch.note(args, kwargs, callee)
     if dispatch.is_settled(signature) and dispatch.told(signature):
@@ -200,7 +204,7 @@ def start(again: bool = False, *, runs_ours: bool) -> None:
     assert STATE.arguments is not None
     marked, args, kwargs, dispatch, callee = STATE.arguments
     signature = dispatch.note(args, kwargs, callee)
-    kept_args, kept_kwargs, size = _kept(args, kwargs, marked.given_away(args, kwargs))
+    kept_args, kept_kwargs, size = kept(args, kwargs, marked.given_away(args, kwargs), _queue)
     job = _Job(
         marked,
         dispatch,
@@ -241,7 +245,7 @@ def build(mark: Mark, part: str, work: Callable[[], object]) -> None:
 
 def runs(job: _Job, results: Any) -> None:
     """Notes what the call returns: the first run of the program has precedence, too."""
-    leaves = (x for x in jax.tree.leaves(results) if isinstance(x, jax.Array) and not _is_tracer(x))
+    leaves = (x for x in jax.tree.leaves(results) if isinstance(x, jax.Array) and not is_tracer(x))
     job.results = tuple(map(weakref.ref, leaves))
     job.returned = time.monotonic()
 
@@ -296,8 +300,11 @@ def wait(timeout: float | None = None) -> bool:
 def _do(job: _Job | _Part) -> None:
     if isinstance(job, _Part):
         _build(job)
-    else:
+        return
+    try:
         _change_over(job)
+    finally:
+        job.ready.set()
 
 
 def _build(job: _Part) -> None:
@@ -322,11 +329,13 @@ def _build(job: _Part) -> None:
 
 
 def _change_over(job: _Job) -> None:
-    _let_end(job)
-    too_long = f"a call takes more than {job.seconds:.0f} s" if job.seconds >= SLOW_SECONDS else ""
+    too_long = "" if _let_end(job) else "stock XLA has not compiled it yet"
+    if job.seconds >= SLOW_SECONDS:
+        too_long = f"a call takes more than {job.seconds:.0f} s"
     jitted = job.dispatch.successor(job.signature)
     try:
         if _compiled(job, jitted, too_long) and job.dispatch.switch(job.signature, jitted, job.generation):
+            job.changed = True
             MEMORY.counts.changed_over += 1
             _LOG.info("jax_cocktail: %s changes over to what was chosen", job.name)
         job.dispatch.tell(job.signature, "")  # it runs what was chosen
@@ -371,7 +380,8 @@ def _compiled(job: _Job, jitted: Any, too_long: str) -> bool:
     arguments = (job.marked, job.args, job.kwargs, None, None)
     running = job.dispatch.function_of(job.signature)
     given_away = job.marked.given_away(job.args, job.kwargs)
-    stock = None if job.again or job.runs_ours or given_away else partial(running, *job.args, **job.kwargs)
+    no_stock = job.again or job.runs_ours or given_away or too_long
+    stock = None if no_stock else partial(running, *job.args, **job.kwargs)
     found = {"again": job.again, "too_long": too_long, "running": stock}
     found["compile_seconds"] = job.compile_seconds
     with (
@@ -397,17 +407,20 @@ def _is_traced(job: _Job) -> bool:
     return True
 
 
-def _let_end(job: _Job) -> None:
-    """Waits until the call has ended, with its results. One that runs for very long is not waited for."""
+def _let_end(job: _Job) -> bool:
+    """Waits until the call has ended, with its results. One that takes very long is not waited for. False if
+    XLA still compiles it."""
     end, behind = time.monotonic() + _FIRST_CALL_SECONDS, job.returned is not None and not _runs(job)
     while (job.caller.get("arguments") is job.call or _runs(job)) and time.monotonic() < end:
         if ENDING.is_set():
             raise Stopped
         time.sleep(_LOOK_SECONDS)
+    compiles = job.caller.get("arguments") is job.call and job.compiled is None
     job.call = None
     if job.compiled is not None:  # what ended unseen, while others were before it, counts until it returned
         ended = job.returned if behind and job.returned is not None else time.monotonic()
         job.seconds = ended - job.compiled
+    return not compiles
 
 
 def _runs(job: _Job) -> bool:
@@ -424,53 +437,20 @@ def _runs(job: _Job) -> bool:
 @contextmanager
 def _of(job: _Job | _Part) -> Iterator[None]:
     """Works for the caller's thread: with JAX's settings there, and leaving the cores to it."""
+    with warning.at(job.place), command.low_priority(), settings(job):
+        yield
+
+
+@contextmanager
+def settings(job: _Job | _Part) -> Iterator[None]:
+    """JAX's settings as they are in the caller's thread."""
     with ExitStack() as stack:
-        stack.enter_context(warning.at(job.place))
-        stack.enter_context(command.low_priority())
         for name, value in job.settings.items():
             if getattr(jax.config, f"jax_{name}") != value:
                 stack.enter_context(getattr(jax, name)(value))
         if job.mesh is not None and not job.mesh.empty:
             stack.enter_context(jax.set_mesh(job.mesh))
         yield
-
-
-# ---- arguments ---------------------------------------------------------------------------------------------
-
-
-def _kept(
-    args: tuple[Any, ...], kwargs: dict[str, Any], given_away: frozenset[int]
-) -> tuple[tuple[Any, ...], dict[str, Any], int]:
-    """The arguments as they are now, for later, and the bytes that this takes.
-
-    What the caller gives away or may change is copied. Of what exceeds the limit only the types are kept, and
-    nothing can be measured on it. The arguments of the first call in the queue count only as far as they are
-    copied: they are needed soon.
-    """
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    size = 0
-    for number, leaf in enumerate(leaves):
-        copied = isinstance(leaf, np.ndarray) or number in given_away
-        counts = copied or (len(_queue) and id(leaf) not in _queue.kept)
-        if not (counts and isinstance(leaf, jax.Array | np.ndarray)):
-            continue
-        leaves[number] = _type_of(leaf)
-        if _queue.kept_bytes + size + leaf.nbytes <= MOST_KEPT_BYTES:
-            with suppress(Exception):  # there is no memory for a copy
-                leaves[number] = leaf.copy() if copied else leaf
-                size += leaf.nbytes
-    kept = jax.tree.unflatten(tree, leaves)
-    return kept[0], kept[1], size
-
-
-def _type_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    sharding = leaf.sharding if getattr(leaf, "committed", False) else None
-    weak = getattr(leaf, "weak_type", False)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
-
-
-def _is_tracer(leaf: Any) -> bool:
-    return isinstance(leaf, jax.core.Tracer)
 
 
 # ---- the end of the process, and of a part of it -----------------------------------------------------------

@@ -77,7 +77,7 @@ class Reader:
 class Dispatch:
     """The jitted functions for one function of the user and one set of options.
 
-    A signature changes over from one to another, in which it was not compiled. So two or three are enough,
+    A signature changes over from one to another, in which it was not compiled. So two to four are enough,
     however many signatures there are.
 
     Attributes:
@@ -102,6 +102,7 @@ class Dispatch:
         self.generation += 1
         self._functions = {0: self.base}
         self._number: Recent[Signature, int] = Recent(MOST_SIGNATURES)  # of the function that runs it
+        self._stopped: Recent[Signature, int] = Recent(MOST_SIGNATURES)  # the one whose lowering was stopped
         self._settled: Recent[Signature, None] = Recent(MOST_SIGNATURES)
         self._remarks: Recent[Signature, str] = Recent(MOST_SIGNATURES)
         self._static: dict[Any, frozenset[int]] = {}  # the positions of static leaves, by tree
@@ -168,11 +169,22 @@ class Dispatch:
     def successor(self, signature: Signature) -> Any:
         """The jitted function that calls with a signature change over to."""
         with self._lock:
-            compiled = self._number.get(signature, self._first())
+            others = self._number.get(signature, self._first()), self._stopped.get(signature)
             for number, jitted in self._functions.items():
-                if number != compiled:
+                if number not in others:
                     return jitted
             self._functions[max(self._functions) + 1] = jitted = self.fresh()
+            return jitted
+
+    def divide(self, signature: Signature) -> Any:
+        """The jitted function for a signature whose lowering was stopped: JAX keeps nothing that the other
+        one lowers for it again."""
+        with self._lock:
+            self._stopped.keep(signature, self._number.get(signature, self._first()))
+            jitted = self.successor(signature)
+            self._number.keep(signature, self._numbered(jitted))
+            self._telling |= self._different(signature)
+            self._route()
             return jitted
 
     def switch(self, signature: Signature, jitted: Any, generation: int) -> bool:
