@@ -86,7 +86,8 @@ def remembered(request: Request) -> Iterator[None]:
 def _hand_over() -> None:
     """Starts a process that finishes what this one does not. It is in a session of its own and has none of
     this one's files, so nothing waits for it and no key of a terminal reaches it."""
-    if not MEMORY.unfinished or not sys.executable:
+    # sys.executable may be a program that Python is embedded in, which would start anew
+    if not MEMORY.unfinished or not Path(sys.executable or "").name.startswith("python"):
         return
     with suppress(Exception):  # the process ends, and the next run begins anew
         data = pickle.dumps(tuple(MEMORY.unfinished.values()))
