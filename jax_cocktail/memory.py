@@ -79,7 +79,7 @@ class ProcessMemory:
       prepared: calls that were captured (`lowering.choice.variants`). An entry dies with its jaxpr, since it
         holds what the function closes over: constants of the jaxpr.
       decisions: also of a cache folder that cannot be written (`lowering.choice.decisions`).
-      lowered: when calls were lowered, by the keys of their decisions (`lowering.choice.request`).
+      lowered: by the keys of decisions, when a call was lowered, and for whom (`lowering.choice.request`).
       plans: what was planned and built, by kind (`lowering.choice.plan_cache`); `lookups`: numbers of those
         that were found here, were stored, or were made.
       failures: of jobs and compilers, a short time ago (`build.job`).
@@ -98,7 +98,7 @@ class ProcessMemory:
         self.wrapped: dict[int, Any] = {}
         self.prepared: Recent[Any, Any] = Recent(MOST_PREPARED)
         self.decisions: Recent[Place, Any] = Recent()
-        self.lowered: Recent[str, float] = Recent()
+        self.lowered: Recent[str, Any] = Recent()
         self.plans: defaultdict[str, Recent[Place, Any]] = defaultdict(lambda: Recent(MOST_PLANS))
         self.failures: dict[tuple[str, str], tuple[float, str, str, str]] = {}
         self.stuck: dict[str, float] = {}

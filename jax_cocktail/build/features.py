@@ -44,7 +44,7 @@ def tuning_argument(toolchain: Toolchain) -> tuple[str, ...]:
     """The argument for GCC on a processor that is newer than it. GCC takes the features of an older one then,
     but the costs of no processor in particular, by which it loads nothing from tables in vector lanes: `sin`
     takes four times as long. With this argument it takes the costs of the older one, too."""
-    if platform.machine() not in ("x86_64", "AMD64") or any(map(_chooses, toolchain.command)):
+    if platform.machine() not in ("x86_64", "AMD64") or _names_processor(toolchain):
         return ()
     words = [*toolchain.command, "-march=native", "-Q", "--help=target"]
     said = dict(_TARGET.findall(answer(words, dict(toolchain.environment))))
@@ -55,6 +55,11 @@ def tuning_argument(toolchain: Toolchain) -> tuple[str, ...]:
 def _chooses(flag: str) -> bool:
     """True if a flag may choose processor features."""
     return flag.startswith("-m")
+
+
+def _names_processor(toolchain: Toolchain) -> bool:
+    """True if the command of a compiler says for which processor it compiles."""
+    return any(word.startswith(("-march=", "-mcpu=", "-mtune=")) for word in toolchain.command)
 
 
 def _macros(toolchain: Toolchain, command: Sequence[str]) -> frozenset[str]:

@@ -129,7 +129,8 @@ def _chosen_toolchain(chosen: str, path: str) -> Toolchain:
         problem = f"does not run, or does not tell its version within {ANSWER_SECONDS:.0f} s"
         raise BuildError(f"{what} {problem}", remedy)
     named = next((each for each in reversed(arguments) if each.startswith(_BASELINE)), "")
-    return Toolchain((program, *arguments), version, named or _processor())
+    native = not named or any(each.endswith("=native") for each in arguments)
+    return Toolchain((program, *arguments), version, _processor() if native else named)
 
 
 @functools.lru_cache(maxsize=8)

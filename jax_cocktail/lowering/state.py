@@ -104,7 +104,9 @@ class _Ending:
         return self._is_set
 
 
-ENDING = _Ending()
+# The process ends: the background captures the calls that wait, which another process may compile. Then it
+# stops.
+HURRYING, ENDING = _Ending(), _Ending()
 
 
 class Stopped(BaseException):
@@ -121,7 +123,7 @@ class NotTraced(Exception):
 
 def go_on() -> None:
     """Work that takes long calls this now and then. Raises Stopped."""
-    if STATE.beside and ENDING.is_set():
+    if STATE.beside and (HURRYING.is_set() or ENDING.is_set()):
         raise Stopped
 
 

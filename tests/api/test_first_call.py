@@ -130,6 +130,40 @@ def test_small_functions_are_compiled_as_they_come(monkeypatch):
     assert not first_call.is_large(jax.make_jaxpr(loop)(X))
 
 
+def test_a_function_that_closes_over_a_tracer(stock):
+    """JAX lowers something else than it is asked to."""
+    stock.released.set()
+
+    def outer(w):
+        inner = jax_cocktail.jit(lambda x: loop(x * w), options=OPTIONS)
+        return inner(X).sum()
+
+    expected = jax.grad(lambda w: loop(X * w).sum())(1.5)
+    for _ in range(2):
+        np.testing.assert_allclose(jax.grad(outer)(1.5), expected, rtol=1e-4)
+        assert jax_cocktail.wait(60)
+
+
+def test_two_threads(stock):
+    jitted, results, errors = fresh(), [], []
+
+    def work():
+        try:
+            results.append(jitted(X))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    stock.released.set()
+    for each in threads:
+        each.join(60)
+    assert jax_cocktail.wait(60) and not errors and len(results) == 4
+    for each in (*results, jitted(X)):
+        np.testing.assert_allclose(each, jax.jit(loop)(X), rtol=2e-6)
+
+
 def test_donated_arguments(stock):
     jitted = jax_cocktail.jit(lambda x: loop(x), donate_argnums=0, options=OPTIONS)
     x = jnp.array(X)

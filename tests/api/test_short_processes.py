@@ -24,11 +24,9 @@ from tests.api.beside import changed
 pytestmark = pytest.mark.all_candidates
 
 SCRIPT = """
-import time
 import jax, jax.numpy as jnp, numpy as np
 import jax_cocktail
 from jax import lax
-from jax_cocktail.memory import MEMORY
 def network(w, x):
     def step(c, x):
         z = jax.nn.sigmoid(c @ w + x)
@@ -36,19 +34,17 @@ def network(w, x):
     return lax.scan(step, x[0], x)
 arguments = jnp.eye(128) / 2, jnp.linspace(0, 1, 50 * 4 * 128).reshape(50, 4, 128)
 network = jax_cocktail.jit(network)
-for found, expected in zip(network(*arguments), jax.jit(network.__wrapped__)(*arguments)):
+other = jax_cocktail.jit(lambda w, x: network.__wrapped__(w, x * 2))
+results = network(*arguments), other(*arguments)
+info = jax_cocktail.cache_info()
+print(info.calls.stored, int(info.programs.stored > 0), info.compiled, flush=True)
+for found, expected in zip(results[0], jax.jit(network.__wrapped__)(*arguments)):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-info = jax_cocktail.cache_info()
-while info.waiting and not MEMORY.unfinished and not info.programs.stored:
-    time.sleep(0.005)
-    info = jax_cocktail.cache_info()
-info = jax_cocktail.cache_info()
-print(info.calls.stored, info.programs.stored, info.compiled, len(MEMORY.unfinished))
 """
 
 
 def ended(folder, **options):
-    """What a process prints that ends as soon as its call is captured."""
+    """What a process prints that ends with its first calls."""
     unset = ("JAX_COCKTAIL_PLANS", "JAX_COCKTAIL_COMPILE", "JAX_COCKTAIL_DETACH")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"JAX_COCKTAIL_CACHE_DIR": str(folder), **options}
@@ -60,12 +56,14 @@ def ended(folder, **options):
 
 
 def test_the_second_run_takes_the_program(tmp_path):
-    assert ended(tmp_path)[1:] == ["0", "0", "1"]
-    end = time.monotonic() + 120
-    while not list(tmp_path.glob("plans/call-*")) and time.monotonic() < end:
-        time.sleep(0.05)
-    calls, programs, *made = ended(tmp_path)
-    assert (calls, made) == ("1", ["0", "0"]) and int(programs) >= 1
+    assert ended(tmp_path) == ["0", "0", "0"]
+    for wanted in (1, 2):  # a busy machine may capture one call only before the process has to end
+        end = time.monotonic() + 120
+        while not (known := len(list(tmp_path.glob("plans/call-*.json")))) >= wanted:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        found = ended(tmp_path)
+        assert int(found[0]) >= known and found[1:] == ["1", "0"]
 
 
 def network(w, x):
@@ -160,6 +158,26 @@ def test_nothing_is_left(tmp_path, monkeypatch, option):
     monkeypatch.setattr(decide, "_measure", keep)
     jax_cocktail.jit(lambda *x: network(*x), options=OPTIONS | option)(*ARGUMENTS)
     assert jax_cocktail.wait(60) and found == [0]
+
+
+@pytest.mark.parametrize(
+    ("name", "frozen", "started"), [("python3.13", False, 1), ("blender", False, 0), ("python-app", True, 0)]
+)
+def test_only_interpreters_are_started(left, monkeypatch, name, frozen, started):
+    found = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: found.append(command) or left_process())
+    monkeypatch.setattr(sys, "executable", f"/somewhere/{name}")
+    monkeypatch.setattr(sys, "frozen", frozen, raising=False)
+    monkeypatch.setitem(MEMORY.unfinished, left.key, left)
+    unfinished._hand_over()
+    assert len(found) == started
+
+
+def left_process():
+    class Process:
+        returncode = None
+
+    return Process()
 
 
 def test_few_processes_at_a_time(left, tmp_path, monkeypatch):

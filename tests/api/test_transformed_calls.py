@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import threading
+import warnings
 import weakref
 
 import jax
@@ -133,7 +135,7 @@ def test_an_outer_jit_is_told_of_the_wait(folder, planners, monkeypatch, caplog)
         again = fresh(lambda x, weights: loss(x, weights) + 1)
         assert ours(lambda: jax.jit(jax.grad(again))(X, WEIGHTS)) >= 1
     assert "MainThread" in planners
-    assert "jax_cocktail.jit of the outer function" in caplog.text
+    assert "a jax_cocktail.jit of the outer function" in caplog.text
 
 
 def test_an_error_is_told_once(folder, monkeypatch):
@@ -173,6 +175,66 @@ def test_what_is_cleared_is_lowered_again(folder):
     np.testing.assert_allclose(jax.grad(jitted)(X, WEIGHTS), 2 * first, rtol=1e-5)
     assert jax_cocktail.wait(60)
     np.testing.assert_allclose(jax.grad(jitted)(X, WEIGHTS), 2 * first, rtol=1e-5)
+
+
+def test_sizes_of_batches_are_told_apart(folder):
+    jitted = fresh()
+    for many in (MANY, MANY[:2]):
+        assert changed(lambda many=many: jax.vmap(jitted, in_axes=(0, None))(many, WEIGHTS)) == 1
+    swapped = jnp.moveaxis(MANY, 0, 1)
+    assert changed(lambda: jax.vmap(jitted, in_axes=(1, None))(swapped, WEIGHTS)) == 1
+
+
+def test_a_part_that_is_met_later(folder):
+    """The gradient after many values: the call changes over once more."""
+    jitted, expected = fresh(), jax.grad(loss)(X, WEIGHTS)
+    assert changed(lambda: jax.vjp(lambda x: jitted(x, WEIGHTS), X)) == 1
+    assert changed(lambda: jax.vjp(lambda x: jitted(x, WEIGHTS), X)) == 0
+    assert changed(lambda: jax.grad(jitted)(X, WEIGHTS)) == 1
+    assert ours(lambda: jax.grad(jitted)(X, WEIGHTS)) == 2
+    assert changed(lambda: jax.grad(jitted)(X, WEIGHTS)) == 0
+    np.testing.assert_allclose(jax.grad(jitted)(X, WEIGHTS), expected, rtol=2e-5, atol=1e-6)
+
+
+def test_options_of_xla(folder):
+    options = {"xla_cpu_enable_fast_min_max": True}
+    jitted = jax_cocktail.jit(lambda x, w: loss(x, w), options=OPTIONS, compiler_options=options)
+    assert changed(lambda: jax.grad(jitted)(X, WEIGHTS)) == 1
+    assert ours(lambda: jax.grad(jitted)(X, WEIGHTS)) == 2
+    assert changed(lambda: jax.grad(jitted)(X, WEIGHTS)) == 0
+
+
+@pytest.mark.skipif(os.name != "posix" or not hasattr(os, "geteuid"), reason="about folders of POSIX systems")
+def test_a_cache_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    place = tmp_path / "file"
+    place.write_text("no folder", encoding="utf-8")
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(place))
+    jitted = fresh()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the cache is not used
+        assert changed(lambda: jax.grad(jitted)(X, WEIGHTS)) == 1
+        assert ours(lambda: jax.grad(jitted)(X, WEIGHTS)) == 2
+
+
+def test_a_static_argument_that_cannot_be_hashed(folder):
+    jitted = jax_cocktail.jit(lambda x, names: loss(x, WEIGHTS), static_argnums=1, options=OPTIONS)
+    jax.grad(jitted)(X, ("a",))
+    assert jax_cocktail.wait(60)
+    with pytest.raises(ValueError, match="hash"):
+        jax.grad(jitted)(X, ["a"])
+
+
+def test_many_signatures(folder, monkeypatch):
+    """They come again and again, and are compiled once."""
+    monkeypatch.setattr(tickets, "MOST_TICKETS", 6)
+    jitted = fresh()
+    sizes = [X[:, :1 + n % 6] for n in range(6)]
+    for _ in range(2):
+        for x in sizes:
+            jax.grad(jitted)(x, {"w": WEIGHTS["w"][: x.shape[1]]})
+        assert jax_cocktail.wait(60)
+    for x in sizes:
+        assert ours(lambda x=x: jax.grad(jitted)(x, {"w": WEIGHTS["w"][: x.shape[1]]})) == 0
 
 
 def test_threads(folder):

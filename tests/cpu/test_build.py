@@ -100,12 +100,12 @@ def test_a_processor_that_the_user_names(root: Path, monkeypatch: pytest.MonkeyP
     command = " ".join(build.host_toolchain().command)
     for here in ("one processor", "another one"):
         monkeypatch.setattr(build, "_processor", lambda here=here: here)
-        for chosen in (command, f"{command} -march={name}"):
+        for chosen in (command, f"{command} -march={name}", f"{command} -march=native"):
             build._find_toolchain.cache_clear()
             monkeypatch.setenv("CXX", chosen)
             keys.append(build.build_program(_program(3), build.host_toolchain()).key)
     build._find_toolchain.cache_clear()
-    assert len(set(keys)) == 3 and keys[1] == keys[3]
+    assert len(set(keys)) == 5 and keys[1] == keys[4]
     compiled = (cache.entry_folder(root, keys[1]) / "command.txt").read_text(encoding="utf-8")
     assert f"-march={name}" in compiled and "native" not in compiled
 

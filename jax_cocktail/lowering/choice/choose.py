@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
+from jax_cocktail import warning
 from jax_cocktail.config import BACKGROUND, FRESH
 from jax_cocktail.lowering.choice import decisions, leaving, plan_cache
 from jax_cocktail.lowering.choice.decisions import Decision
@@ -45,8 +46,15 @@ class Choice(Outcome):
 
 def choose(request: Request) -> Choice:
     """Our program for a call, or the call as it came, for stock XLA."""
+    start = time.perf_counter()
+    choice = _chosen(request)
+    _tell_wait(request, time.perf_counter() - start)
+    return choice
+
+
+def _chosen(request: Request) -> Choice:
     if request.needs_measured_card:
-        background.start(runs_ours=False)
+        background.start(request.mark, runs_ours=False)
         return _stock(request)
     if not request.pays_anew and (request.is_settled or _waits(request)):
         return _stock(request)
@@ -57,27 +65,24 @@ def choose(request: Request) -> Choice:
     if not captured.regions:
         report = replace(report, choice="stock", why="nothing was captured")
         return Choice(request.closed, STATE.stock, report)
-    start = time.perf_counter()
     with _left_to_others(request):
         decision = _decide(request) if request.force == "auto" else _forced(request)
         _dump(request, decision)
         if request.force == "auto" and decision.choice == "stock" and not decision.measured:
             left = (*report.left, *untaken(captured.regions, decision.why))
             return _stock(request, replace(report, left=left, why=decision.why))  # it builds nothing
-        choice = _built(request, decision, report)
-    _tell_wait(request, time.perf_counter() - start)
-    return choice
+        return _built(request, decision, report)
 
 
 def _tell_wait(request: Request, seconds: float) -> None:
     """Tells a caller who did not expect it that he has waited."""
     asked = STATE.beside or STATE.reports is not None or STATE.recordings is not None
     if seconds >= LONG_SECONDS and request.mark.options.compile == BACKGROUND and not asked:
+        file, line = warning.line() or ("an unknown file", 0)
         _LOG.warning(
-            "jax_cocktail: %s waited %.1f s for its compilation, since JAX lowers it inside of another"
-            " function; later processes do not. A jax_cocktail.jit of the outer function waits for nothing",
-            request.mark.function,
-            seconds,
+            "jax_cocktail: %s:%d: %s waited %.1f s for its compilation, as calls inside of another compiled"
+            " function do, once; a jax_cocktail.jit of the outer function waits for nothing",
+            *(file, line, request.mark.function, seconds),
         )
 
 
@@ -115,13 +120,18 @@ def _waits(request: Request) -> bool:
     if not request.offered and not ready:
         raise Transformed
     if mark.ticket and not ready:
-        plain = Request(request.closed, replace(mark, ticket=0), request.platform)
-        background.build(mark, request.key, partial(choose, plain))
+        _build_beside(request)
     if not mark.ticket and request.offered and (request.is_stale or not ready) and not STATE.divided:
-        background.start(request.is_stale, runs_ours=ready)
+        background.start(mark, request.is_stale, runs_ours=ready)
         if not ready and is_large(request.closed):
             raise Divided
     return not ready
+
+
+def _build_beside(request: Request) -> None:
+    """Lets the background build what was lowered for a ticket."""
+    plain = Request(request.closed, replace(request.mark, ticket=0), request.platform)
+    background.build(request.mark, request.key, partial(choose, plain))
 
 
 def _decide(request: Request) -> Decision:
@@ -134,11 +144,13 @@ def _decide(request: Request) -> Decision:
         return replace(known, why=decisions.known_why(known))
     from jax_cocktail.lowering.choice import decide
 
-    if not request.offered or request.mark.ticket:
+    if not request.offered:
         return decide.decide(request)
     decision, may_change = decide.assume(request)  # an earlier process has built the program
-    if may_change:
-        background.start(runs_ours=decision.choice == "cocktail")
+    if may_change and request.mark.ticket:
+        _build_beside(request)
+    elif may_change:
+        background.start(request.mark, runs_ours=decision.choice == "cocktail")
     return decision
 
 

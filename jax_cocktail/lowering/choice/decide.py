@@ -52,7 +52,7 @@ def decide(request: Request) -> Decision:
     if checks and not obstacle and _leaves(request, found.best, arguments or []):
         why = f"not measured, since every run would call Python: the program leaves at {checks[0].where}"
         return Decision("stock", found.best, why=why)
-    if STATE.beside and known is None and plan_cache.at_hand(request.call_key(None)):
+    if STATE.beside and known is None and plan_cache.is_built(request.call_key(None)):
         # If this process ends early as well, the next one should know enough to run the program.
         stock_xla.comparison(prepared, found, found.assumed, mark, compiler_options(mark))
     if not obstacle:

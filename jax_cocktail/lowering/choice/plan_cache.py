@@ -134,14 +134,22 @@ class _Table(Generic[V]):
             here.keep(place, found)
         return found, 2 if found is None else 1
 
+    def value(self, key: str) -> V | None:
+        """What `find` finds. This is not counted."""
+        return self._look(key, keeps=False)[0]
+
     def has(self, key: str) -> bool:
         """True if `find` finds something. This is not counted."""
-        return self._look(key, keeps=False)[0] is not None
+        return self.value(key) is not None
 
     def add(self, key: str, value: V, record: Any = None) -> None:
         """Keeps a value that was made now. `record`: what is stored of it, if not all."""
-        MEMORY.plans[self.kind].keep((str(cache.cache_dir()), key), value)
+        self.keep(key, value)
         self.store.store(key, value if record is None else record)
+
+    def keep(self, key: str, value: V) -> None:
+        """Keeps a value for this process."""
+        MEMORY.plans[self.kind].keep((str(cache.cache_dir()), key), value)
 
     def lookups(self) -> Lookups:
         return Lookups(*MEMORY.lookups[self.kind])
@@ -226,8 +234,11 @@ def program(key: str) -> Executable | None:
 
 
 def add_program(key: str, artifact: Artifact) -> None:
-    """Keeps a program that was built now."""
+    """Keeps a program that was built now; for this process alone if its binary is not in the cache folder."""
     executable = artifact.executable
+    if not artifact.key:
+        _programs.keep(key, executable)
+        return
     record = Program(artifact.key, **{name: getattr(executable, name) for name in _SHARED})
     _programs.add(key, executable, record)
 
@@ -262,6 +273,12 @@ def at_hand(key: str, most_seconds: float = MOST_SECONDS) -> bool:
     """True if the call with this key can be lowered to our programs, and its capture takes no longer."""
     found = _calls.find(key)
     return found is not None and found.seconds <= most_seconds and are_built(found.programs)
+
+
+def is_built(key: str) -> bool:
+    """True if the programs of the call with this key are in the plan cache. This is not counted."""
+    found = _calls.value(key)
+    return found is not None and are_built(found.programs)
 
 
 def are_built(programs: Iterable[str]) -> bool:

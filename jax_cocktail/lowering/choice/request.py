@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -133,12 +134,15 @@ class Request:
         compiles our calls faster by more than they are likely to lose. Asked once for each lowering."""
         if STATE.beside or STATE.reports is not None or self.force != "auto":
             return False
-        if self.mark.options.plans == FRESH:
+        dispatch = background.dispatch_of(self.mark)  # none inside of another function: it may call it twice
+        if self.mark.options.plans == FRESH or dispatch is None:
             return False
-        now, before = time.monotonic(), MEMORY.lowered.get(self.key)
-        MEMORY.lowered.keep(self.key, now)
+        now, (before, other) = time.monotonic(), MEMORY.lowered.get(self.key, (None, None))
+        MEMORY.lowered.keep(self.key, (now, weakref.ref(dispatch)))
         stored, _ = self._found
-        if before is None or stored is None or not (self.is_settled and stored.pays_anew(now - before)):
+        if before is None or other() is dispatch or stored is None:
+            return False
+        if not (self.is_settled and stored.pays_anew(now - before)):
             return False
         return self.known is not None and plan_cache.are_built(program_keys(self.prepared, stored.plan))
 

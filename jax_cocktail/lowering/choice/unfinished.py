@@ -8,7 +8,6 @@ run takes the program if the cost model prefers it, and measures.
 
 from __future__ import annotations
 
-import atexit
 import fcntl
 import os
 import pickle
@@ -27,19 +26,23 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.config import CACHED
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.choice import plan_cache
-from jax_cocktail.lowering.choice.decide import worth_building
 from jax_cocktail.lowering.choice.request import Request, known_survey
 from jax_cocktail.lowering.choice.variants import Translated, program_keys, store_programs
-from jax_cocktail.lowering.state import STATE, Mark
+from jax_cocktail.lowering.run.background import before_end
+from jax_cocktail.lowering.state import HURRYING, STATE, Mark, go_on
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.utask.ir import UProgram
 
 MOST_BYTES = 64 << 20  # of what is handed over
 MOST_PROCESSES = 2  # at a time, for one cache folder
 MOST_SECONDS = 600  # of such a process
-_COMMAND = (
-    "import os; os.nice(19); from jax_cocktail.lowering.choice import unfinished; unfinished.finish_all()"
-)
+_COMMAND = """
+import os, sys
+os.nice(19)
+sys.path.append(sys.argv[1])
+from jax_cocktail.lowering.choice import unfinished
+unfinished.finish_all()
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def remembered(request: Request) -> Iterator[None]:
     """In the background: hands a call over if the process ends during the block."""
     options, key = request.mark.options, request.call_key(None)
     wanted = STATE.beside and options.detach and options.plans == CACHED and request.known is None
-    if not wanted or plan_cache.at_hand(key):
+    if not wanted or plan_cache.is_built(key):
         yield
         return
     prepared, spec = request.prepared, request.machine.spec
@@ -77,17 +80,17 @@ def remembered(request: Request) -> Iterator[None]:
     call = Unfinished(programs, bound, spec, request.units, request.mark, key, request.seconds)
     MEMORY.unfinished[key] = call
     try:
+        go_on()
         yield
     finally:
-        MEMORY.unfinished.pop(key, None)
+        if not HURRYING.is_set():
+            MEMORY.unfinished.pop(key, None)
 
 
-@atexit.register
 def _hand_over() -> None:
     """Starts a process that finishes what this one does not. It is in a session of its own and has none of
     this one's files, so nothing waits for it and no key of a terminal reaches it."""
-    # sys.executable may be a program that Python is embedded in, which would start anew
-    if not MEMORY.unfinished or not Path(sys.executable or "").name.startswith("python"):
+    if not MEMORY.unfinished or not _is_python():
         return
     with suppress(Exception):  # the process ends, and the next run begins anew
         data = pickle.dumps(tuple(MEMORY.unfinished.values()))
@@ -95,20 +98,28 @@ def _hand_over() -> None:
         if len(data) > MOST_BYTES or slot is None:
             return
         package = str(Path(cache.__file__).resolve().parents[1])
-        path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+        isolated = ["-I"] if sys.flags.isolated else ["-P"]
         with slot, tempfile.TemporaryFile() as file:
             file.write(data)
             file.seek(0)
             process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _COMMAND],
+                [sys.executable, *isolated, "-c", _COMMAND, package],
                 stdin=file,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
                 pass_fds=(slot.fileno(),),
-                env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+                env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COCKTAIL_DETACH": "0"},
             )
         process.returncode = 0  # nobody waits for it, which Python would warn of
+
+
+before_end.append(_hand_over)
+
+
+def _is_python() -> bool:
+    """True if `sys.executable` is an interpreter. A program that contains one would start anew."""
+    return Path(sys.executable or "").name.startswith("python") and not getattr(sys, "frozen", False)
 
 
 def _slot() -> IO[bytes] | None:
@@ -126,6 +137,8 @@ def _slot() -> IO[bytes] | None:
 
 def finish_all() -> None:
     """Finishes the calls that standard input has; what the other process runs."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # whatever the first process has made of it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     signal.alarm(MOST_SECONDS)
     for call in pickle.load(sys.stdin.buffer):
         with suppress(Exception):  # the next run tells the user
@@ -137,6 +150,8 @@ def finish(call: Unfinished) -> None:
 
     The plan that the next run takes comes first, and then those that it times.
     """
+    from jax_cocktail.lowering.choice.decide import worth_building  # and all that plans and measures
+
     options, machine = call.mark.options, machine_of(call.spec)
     translated = Translated(machine=machine, programs=call.programs, memory_bound=call.memory_bound)
     thorough = options.profile == "full"

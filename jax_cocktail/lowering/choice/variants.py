@@ -225,8 +225,7 @@ def store_programs(translated: Translated, plan: Plan, cache_limit_bytes: int) -
         key = _program_key(translated, plan.candidate, number)
         if plan_cache.program(key) is None:
             made = build(emitted(translated, plan.candidate, number), cache_limit_bytes)
-            if made.key:
-                plan_cache.add_program(key, made)
+            plan_cache.add_program(key, made)
 
 
 def traced(prepared: Prepared, plan: Plan, mark: Mark, level: int) -> tuple[Rewritten, Built]:
@@ -339,7 +338,7 @@ def _kept(prepared: Prepared, part: Part, made: Artifact, mark: Mark) -> Executa
     """A program that was built now; the plan cache keeps it."""
     prepared.artifacts[part] = made
     plan_cache.count(made)
-    if mark.options.plans != FRESH and made.key:
+    if mark.options.plans != FRESH:
         plan_cache.add_program(_program_key(prepared, *part), made)
     return made.executable
 

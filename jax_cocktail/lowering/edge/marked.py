@@ -36,7 +36,7 @@ _NAMES = ("__module__", "__name__", "__qualname__", "__doc__")
 class _Record:
     """Notes that the outer functions take when they are traced."""
 
-    inner: list[Any] = field(default_factory=list)
+    inner: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     static: dict[tuple[int, tuple[str, ...]], Static] = field(default_factory=dict)
     traced: list[weakref.ref[Any]] = field(default_factory=list)  # the jaxprs, as long as they live
 
@@ -228,7 +228,7 @@ def _outer(
             inner[static] = jax.jit(
                 stand_in, static_argnums=static[0], static_argnames=static[1], keep_unused=True
             )
-            record.inner.append(inner[static])
+            record.inner.add(inner[static])
         traced = inner[static].trace(*args, **kwargs)
         if not intercept.reaches(getattr(traced, "fun_name", stand_in.__name__)):
             _lost(traced.jaxpr, Mark(name, options))

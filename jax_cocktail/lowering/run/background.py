@@ -11,12 +11,10 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -26,14 +24,26 @@ from jax_cocktail import warning
 from jax_cocktail.build import command
 from jax_cocktail.config import BACKGROUND, CACHED, CHECKED
 from jax_cocktail.errors import BuildError, UnsupportedError
+from jax_cocktail.lowering.run.jobs import Job, Part
 from jax_cocktail.lowering.run.kept import is_tracer, kept
 from jax_cocktail.lowering.run.queue import Queue
-from jax_cocktail.lowering.run.tickets import Ticket, ticket
-from jax_cocktail.lowering.state import ENDING, STATE, Failed, Mark, NotTraced, Stopped, go_on, in_state
+from jax_cocktail.lowering.run.tickets import ticket
+from jax_cocktail.lowering.state import (
+    ENDING,
+    HURRYING,
+    STATE,
+    Failed,
+    Mark,
+    NotTraced,
+    Stopped,
+    go_on,
+    in_state,
+)
 from jax_cocktail.memory import MEMORY
 
 # The first call of a program has precedence: XLA's compilation and the first run need all cores.
 _FIRST_CALL_SECONDS, _LOOK_SECONDS = 10.0, 0.002
+_HURRY_SECONDS = 0.5  # for the capture of all calls that wait, at the end of the process
 _QUIET_SECONDS = 0.3  # after a part of a call was lowered, JAX may lower another one
 SLOW_SECONDS = 2.0  # a call that takes longer is not run again to be timed
 _LOG = logging.getLogger("jax_cocktail")
@@ -52,96 +62,6 @@ _SETTINGS = (
     "numpy_rank_promotion",
     "threefry_partitionable",
 )
-
-
-@dataclass(eq=False, slots=True)
-class _Job:
-    """A call that is to change over.
-
-    Attributes:
-      settings, mesh: JAX's, in the caller's thread.
-      caller: the state of that thread.
-      call: what it has in `arguments` until the call ends; None if it is known to have ended.
-      again: its decision is known, and is to be measured again.
-      runs_ours: our program runs it now; if not, stock XLA does.
-      generation: that of the dispatch.
-      kept_bytes: of arguments that nobody else may need.
-      kept: the identities of all arguments.
-      results: of the call, as far as they are alive and XLA still computes them.
-      place: the line of the user's program that has made it.
-      compiled: the time at which XLA had compiled it; None before. `compile_seconds`: for which it did.
-      returned: the time at which it had returned; None before.
-      seconds: for which it has run, at least.
-      changed: the call has changed over.
-      ready: set when the job is done, or when XLA has compiled the call in a thread of its own.
-    """
-
-    marked: Any
-    dispatch: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    signature: Any
-    settings: Mapping[str, Any]
-    mesh: Any
-    caller: Mapping[str, Any]
-    call: Any
-    again: bool
-    runs_ours: bool
-    generation: int
-    kept_bytes: int
-    kept: frozenset[int]
-    results: tuple[weakref.ref[Any], ...] = ()
-    place: warning.Line | None = None
-    compiled: float | None = None
-    compile_seconds: float = 0.0
-    returned: float | None = None
-    seconds: float = 0.0
-    changed: bool = False
-    ready: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def key(self) -> Any:
-        return id(self.dispatch), self.generation, self.signature
-
-    @property
-    def name(self) -> str:
-        name: str = self.marked.function_name
-        return name
-
-    def tell(self, remark: str) -> None:
-        """Notes what runs its call, if that is not what was chosen."""
-        self.dispatch.tell(self.signature, remark)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Part:
-    """A part of a call that JAX transforms: a call that was lowered for a ticket, and is to be built.
-
-    Attributes:
-      part: names it.
-      work: builds it.
-      place: the line of the user's program that has made the call.
-    """
-
-    ticket: Ticket
-    part: str
-    work: Callable[[], object]
-    settings: Mapping[str, Any]
-    mesh: Any
-    place: warning.Line | None
-    kept_bytes: int = 0
-    kept: frozenset[int] = frozenset()
-
-    @property
-    def key(self) -> Any:
-        return self.ticket.number, self.part
-
-    @property
-    def name(self) -> str:
-        return self.ticket.name
-
-    def tell(self, remark: str) -> None:
-        """Nobody asks what runs a part of a call."""
 
 
 def _may_wait(mark: Mark) -> bool:
@@ -164,12 +84,23 @@ def offered(mark: Mark) -> bool:
 def transforms(mark: Mark) -> bool:
     """True if what is lowered now is part of a wrapper's call that JAX transforms, and that can be made with
     a ticket. Our programs are found in the plan cache then."""
-    if mark.ticket or mark.options.plans != CACHED or not _may_wait(mark) or STATE.arguments is None:
+    if mark.ticket or mark.options.plans != CACHED or not _may_wait(mark):
         return False
-    marked, args, kwargs, dispatch, _ = STATE.arguments
-    if dispatch is None or marked.variant(mark.options) is not dispatch:
-        return False
-    return dispatch.transformed(args, kwargs) is not None
+    dispatch, call = dispatch_of(mark), STATE.arguments
+    return dispatch is not None and call is not None and dispatch.transformed(call[1], call[2]) is not None
+
+
+def dispatch_of(mark: Mark) -> Any:
+    """The dispatch of the wrapper's call that is lowered now; None if it is lowered inside of another one, or
+    cannot be exchanged later."""
+    if mark.ticket or STATE.arguments is None:
+        return None
+    marked, _, _, dispatch, _ = STATE.arguments
+    return dispatch if dispatch is not None and marked.variant(mark.options) is dispatch else None
+
+
+def _may_detach(mark: Mark) -> bool:
+    return mark.options.detach and mark.options.plans == CACHED
 
 
 def note(mark: Mark) -> Any:
@@ -194,10 +125,11 @@ def tell(mark: Mark, remark: str) -> None:
         call[3].tell(signature, remark)
 
 
-def start(again: bool = False, *, runs_ours: bool) -> None:
+def start(mark: Mark, again: bool = False, *, runs_ours: bool) -> None:
     """Lets the call that is lowered now change over to what the background chooses. See `offered`.
 
     Args:
+      mark: of the call.
       again: measures its decision again.
       runs_ours: until then, our program runs it; if not, stock XLA does.
     """
@@ -205,7 +137,7 @@ def start(again: bool = False, *, runs_ours: bool) -> None:
     marked, args, kwargs, dispatch, callee = STATE.arguments
     signature = dispatch.note(args, kwargs, callee)
     kept_args, kept_kwargs, size = kept(args, kwargs, marked.given_away(args, kwargs), _queue)
-    job = _Job(
+    job = Job(
         marked,
         dispatch,
         kept_args,
@@ -217,22 +149,22 @@ def start(again: bool = False, *, runs_ours: bool) -> None:
         call=STATE.arguments,
         again=again,
         runs_ours=runs_ours,
+        detach=_may_detach(mark),
         generation=dispatch.generation,
         kept_bytes=size,
         kept=frozenset(map(id, jax.tree.leaves((kept_args, kept_kwargs)))),
         place=warning.line(),
     )
     _listen()
-    STATE.begun = job
     if not runs_ours:
         dispatch.tell(signature, "stock XLA runs it until our program is compiled in the background")
-    _queue.add(job)
+    STATE.begun = _queue.add(job)
 
 
 def is_settled(mark: Mark) -> bool:
     """True if the calls with the ticket of a mark have changed over, and now is the time to be lowered."""
     found = ticket(mark.ticket)
-    return found is not None and found.settled
+    return found is not None and bool(found.changed)
 
 
 def build(mark: Mark, part: str, work: Callable[[], object]) -> None:
@@ -240,10 +172,12 @@ def build(mark: Mark, part: str, work: Callable[[], object]) -> None:
     builds it."""
     if (found := ticket(mark.ticket)) is not None:
         found.begin(part)
-        _queue.add(_Part(found, part, work, _settings_here(), _mesh(), warning.line()))
+        where = warning.line(), _may_detach(mark)
+        arguments: Any = None if STATE.arguments is None else (STATE.arguments[0], (), {}, None, None)
+        _queue.add(Part(found, part, work, arguments, _settings_here(), _mesh(), *where))
 
 
-def runs(job: _Job, results: Any) -> None:
+def runs(job: Job, results: Any) -> None:
     """Notes what the call returns: the first run of the program has precedence, too."""
     leaves = (x for x in jax.tree.leaves(results) if isinstance(x, jax.Array) and not is_tracer(x))
     job.results = tuple(map(weakref.ref, leaves))
@@ -297,25 +231,26 @@ def wait(timeout: float | None = None) -> bool:
 # ---- the thread --------------------------------------------------------------------------------------------
 
 
-def _do(job: _Job | _Part) -> None:
-    if isinstance(job, _Part):
+def _do(job: Job | Part) -> None:
+    if isinstance(job, Part):
         _build(job)
         return
     try:
         _change_over(job)
     finally:
+        job.args, job.kwargs = (), {}  # who still waits for XLA has the job
         job.ready.set()
 
 
-def _build(job: _Part) -> None:
+def _build(job: Part) -> None:
     """Builds a part of a call, while JAX lowers and runs no other one."""
     end, ours = time.monotonic() + _FIRST_CALL_SECONDS, False
-    while time.monotonic() < min(end, job.ticket.lowered + _QUIET_SECONDS):
+    while time.monotonic() < min(end, job.ticket.lowered + _QUIET_SECONDS) and not HURRYING.is_set():
         if ENDING.is_set():
             raise Stopped
         time.sleep(_LOOK_SECONDS)
     try:
-        with in_state(arguments=None, beside=True, ours=0), _of(job):
+        with in_state(arguments=job.arguments, beside=True, ours=0), _of(job):
             job.work()
             ours = STATE.ours > 0
     except (BuildError, UnsupportedError, OSError) as error:
@@ -328,7 +263,7 @@ def _build(job: _Part) -> None:
             MEMORY.counts.changed_over += 1
 
 
-def _change_over(job: _Job) -> None:
+def _change_over(job: Job) -> None:
     too_long = "" if _let_end(job) else "stock XLA has not compiled it yet"
     if job.seconds >= SLOW_SECONDS:
         too_long = f"a call takes more than {job.seconds:.0f} s"
@@ -343,30 +278,30 @@ def _change_over(job: _Job) -> None:
         _count(job, str(error))
     except NotTraced:  # the caller's thread has to do it
         job.dispatch.switch(job.signature, jitted, job.generation)
-        job.dispatch.tell(job.signature, "stock XLA runs it; the next call compiles our program")
+        job.dispatch.tell(job.signature, f"{job.runner} runs it; the next call compiles what is chosen")
     finally:
         job.dispatch.drop_unused()
 
 
-def _fails(job: _Job | _Part, error: Exception) -> None:
+def _fails(job: Job | Part, error: Exception) -> None:
     """Tells the user once. The call stays with stock XLA."""
     cause = f"{type(error).__name__}: {error}".splitlines()[0]
     why = _count(job, cause)
-    _LOG.debug("jax_cocktail: %s stays with stock XLA", job.name, exc_info=error)
+    _LOG.debug("jax_cocktail: %s stays with %s", job.name, job.runner, exc_info=error)
     with warning.at(job.place):
-        text = f"{job.name}: stays with stock XLA, since {why}"
+        text = f"{job.name}: stays with {job.runner}, since {why}"
         warning.warn((cause, ""), f"{text}; this is a bug, please report it with your program")
 
 
-def _count(job: _Job | _Part, cause: str) -> str:
-    """Notes that a call stays with stock XLA because of an error, and returns the reason."""
+def _count(job: Job | Part, cause: str) -> str:
+    """Notes that a call stays with what runs it because of an error, and returns the reason."""
     MEMORY.counts.failed += 1
     why = f"the compilation in the background failed: {cause}"
-    job.tell(f"stock XLA runs it, since {why}")
+    job.tell(f"{job.runner} runs it, since {why}")
     return why
 
 
-_queue: Queue[_Job | _Part] = Queue(_do, _fails)
+_queue: Queue[Job | Part] = Queue(_do, _fails)
 
 
 def waiting() -> int:
@@ -374,7 +309,7 @@ def waiting() -> int:
     return len(_queue)
 
 
-def _compiled(job: _Job, jitted: Any, too_long: str) -> bool:
+def _compiled(job: Job, jitted: Any, too_long: str) -> bool:
     """Compiles a call as is chosen for it. False if stock XLA is to run it, which does so already.
     `too_long`: why no call is timed."""
     arguments = (job.marked, job.args, job.kwargs, None, None)
@@ -398,7 +333,7 @@ def _compiled(job: _Job, jitted: Any, too_long: str) -> bool:
         return _is_traced(job)  # caches were cleared if not, so that the function is traced again
 
 
-def _is_traced(job: _Job) -> bool:
+def _is_traced(job: Job) -> bool:
     """True if JAX still knows what it has traced."""
     try:
         job.dispatch.fresh().trace(*job.args, **job.kwargs)
@@ -407,13 +342,15 @@ def _is_traced(job: _Job) -> bool:
     return True
 
 
-def _let_end(job: _Job) -> bool:
+def _let_end(job: Job) -> bool:
     """Waits until the call has ended, with its results. One that takes very long is not waited for. False if
     XLA still compiles it."""
     end, behind = time.monotonic() + _FIRST_CALL_SECONDS, job.returned is not None and not _runs(job)
     while (job.caller.get("arguments") is job.call or _runs(job)) and time.monotonic() < end:
         if ENDING.is_set():
             raise Stopped
+        if HURRYING.is_set():
+            break
         time.sleep(_LOOK_SECONDS)
     compiles = job.caller.get("arguments") is job.call and job.compiled is None
     job.call = None
@@ -423,7 +360,7 @@ def _let_end(job: _Job) -> bool:
     return not compiles
 
 
-def _runs(job: _Job) -> bool:
+def _runs(job: Job) -> bool:
     """True if XLA computes a result of the call."""
     for reference in job.results:
         result = reference()
@@ -435,14 +372,14 @@ def _runs(job: _Job) -> bool:
 
 
 @contextmanager
-def _of(job: _Job | _Part) -> Iterator[None]:
+def _of(job: Job | Part) -> Iterator[None]:
     """Works for the caller's thread: with JAX's settings there, and leaving the cores to it."""
     with warning.at(job.place), command.low_priority(), settings(job):
         yield
 
 
 @contextmanager
-def settings(job: _Job | _Part) -> Iterator[None]:
+def settings(job: Job | Part) -> Iterator[None]:
     """JAX's settings as they are in the caller's thread."""
     with ExitStack() as stack:
         for name, value in job.settings.items():
@@ -456,9 +393,17 @@ def settings(job: _Job | _Part) -> Iterator[None]:
 # ---- the end of the process, and of a part of it -----------------------------------------------------------
 
 
+before_end: list[Callable[[], None]] = []  # what is called when the calls that wait have been captured
+
+
 @atexit.register
 def _end() -> None:
     """Ends the work: compilers are stopped at once, and what XLA compiles is waited for."""
+    if any(job.detach for job in _queue.jobs()):
+        HURRYING.set()
+        _queue.wait(_HURRY_SECONDS)
+    for each in before_end:
+        each()
     ENDING.set()
     if len(_queue):
         command.refuse()

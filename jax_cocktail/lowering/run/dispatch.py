@@ -8,7 +8,7 @@ apart would displace each other. A call is told from others by the few parts in 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,10 @@ class Reader:
         """
         static = self.static(args, kwargs) if static is None else static
         leaves, tree = jax.tree.flatten((args, kwargs))
+        return self.signature_of(leaves, tree, static)
+
+    def signature_of(self, leaves: Sequence[Any], tree: Any, static: Collection[int]) -> Signature:
+        """The signature of a call with these leaves. Raises TypeError as `signature` does."""
         found = tuple(_leaf(leaf, number in static) for number, leaf in enumerate(leaves))
         return Signature(tree, self.settings(), found)
 
@@ -102,7 +106,8 @@ class Dispatch:
         self.generation += 1
         self._functions = {0: self.base}
         self._number: Recent[Signature, int] = Recent(MOST_SIGNATURES)  # of the function that runs it
-        self._stopped: Recent[Signature, int] = Recent(MOST_SIGNATURES)  # the one whose lowering was stopped
+        # the functions whose lowering was stopped
+        self._stopped: Recent[Signature, frozenset[int]] = Recent(MOST_SIGNATURES)
         self._settled: Recent[Signature, None] = Recent(MOST_SIGNATURES)
         self._remarks: Recent[Signature, str] = Recent(MOST_SIGNATURES)
         self._static: dict[Any, frozenset[int]] = {}  # the positions of static leaves, by tree
@@ -118,14 +123,17 @@ class Dispatch:
 
     def transformed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The jitted function for a call that JAX transforms while it is made; None if this is none."""
-        found = tuple(map(transformations, jax.tree.leaves((args, kwargs))))
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        static = self._reader.static(args, kwargs)
+        dynamic = (leaf for number, leaf in enumerate(leaves) if number not in static)
+        found = tuple(map(transformations, dynamic))
         if None in found or not any(found):
             return None
         try:
-            signature = self._reader.signature(*jax.tree.map(_type_of, (args, kwargs)))
-        except TypeError:  # an argument is none of JAX's
+            signature = self._reader.signature_of(list(map(_type_of, leaves)), tree, static)
+            return self._tickets.function((signature, found))
+        except TypeError:  # an argument is none of JAX's, or a static one cannot be hashed
             return None
-        return self._tickets.function((signature, found))
 
     def note(self, args: tuple[Any, ...], kwargs: dict[str, Any], callee: Any) -> Signature:
         """Notes the signature of a call that is compiled now. `callee`: `call` at its beginning."""
@@ -169,7 +177,7 @@ class Dispatch:
     def successor(self, signature: Signature) -> Any:
         """The jitted function that calls with a signature change over to."""
         with self._lock:
-            others = self._number.get(signature, self._first()), self._stopped.get(signature)
+            others = self._stopped.get(signature, frozenset()) | {self._number.get(signature, self._first())}
             for number, jitted in self._functions.items():
                 if number not in others:
                     return jitted
@@ -180,7 +188,11 @@ class Dispatch:
         """The jitted function for a signature whose lowering was stopped: JAX keeps nothing that the other
         one lowers for it again."""
         with self._lock:
-            self._stopped.keep(signature, self._number.get(signature, self._first()))
+            stopped = self._stopped.get(signature, frozenset())
+            number = self._number.get(signature, self._first())
+            if stopped - {number}:  # by another thread, whose function this one shares
+                return self._functions[number]
+            self._stopped.keep(signature, frozenset({number}))
             jitted = self.successor(signature)
             self._number.keep(signature, self._numbered(jitted))
             self._telling |= self._different(signature)

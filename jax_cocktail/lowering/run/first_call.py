@@ -32,8 +32,12 @@ def first_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The results of a call that this thread has begun to lower, and that the background was offered."""
     job = STATE.begun
     callee = job.dispatch.divide(job.signature)
-    with in_state(divided=True):
-        lowered = callee.lower(*args, **kwargs)
+    with in_state(divided=True):  # also where JAX does not find what is lowered here, and lowers it again
+        return _first_result(job, callee, args, kwargs)
+
+
+def _first_result(job: Any, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    lowered = callee.lower(*args, **kwargs)
     compiled: Future[None] = Future()
     compiled.add_done_callback(lambda _: job.ready.set())
     work = threading.Thread(target=_compile, args=(lowered, job, compiled), name="jax_cocktail XLA")

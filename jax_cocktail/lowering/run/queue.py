@@ -61,15 +61,23 @@ class Queue(Generic[J]):
         """The number of jobs that are not done."""
         return len(self._jobs) + (self.doing is not None)
 
-    def add(self, job: J) -> None:
-        """Adds a job, unless an equal one waits or is done now."""
+    def jobs(self) -> tuple[J, ...]:
+        """The jobs that are not done."""
         with self._changed:
-            if job.key in self._jobs or (self.doing is not None and job.key == self.doing.key):
-                return
+            return (*self._jobs.values(), *([] if self.doing is None else [self.doing]))
+
+    def add(self, job: J) -> J:
+        """Adds a job, unless an equal one waits or is done now. Returns the one that counts."""
+        with self._changed:
+            if self.doing is not None and job.key == self.doing.key:
+                return self.doing
+            if job.key in self._jobs:
+                return self._jobs[job.key]
             self._jobs[job.key] = job
             self.kept_bytes += job.kept_bytes
             self.kept.update(job.kept)
             self._start()
+            return job
 
     def _start(self) -> None:
         """Starts the thread. If that fails, the jobs wait for the next one."""

@@ -4,7 +4,8 @@ Such a call becomes several, the values and the gradients, and only JAX sees the
 of them as if it were another function, so nothing tells which call of the user it belongs to, but the name
 of the marked function. So these calls have jitted functions of their own, whose marks carry the number of a
 ticket. Stock XLA runs what is lowered for a ticket, and the background builds it. When all of it is built,
-the call gets a new ticket, for which JAX lowers everything again: to our programs, which are at hand.
+the call gets a new ticket, for which JAX lowers everything again: to our programs, which are at hand. A part
+that is met later, such as a gradient after a value, lets the call change over once more.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import itertools
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,7 +24,7 @@ import numpy as np
 
 from jax_cocktail.memory import Recent
 
-MOST_TICKETS = 256  # of a dispatch, by signature
+MOST_TICKETS = 4096  # as many as JAX keeps of a function
 _TRANSFORMS = frozenset({"JVPTracer", "LinearizeTracer", "BatchTracer"})
 _numbers = itertools.count(1)
 _tickets: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
@@ -38,32 +41,33 @@ class Ticket:
     Attributes:
       number: in the marks of what is lowered for it.
       name: of the user's function.
-      settled: it has changed over, which it does once.
+      changed: the parts for which the calls have changed over, each once. They are lowered again now.
       lowered: the time at which something was lowered for it last.
     """
 
-    def __init__(self, name: str, replace: Callable[[], None], settled: bool = False) -> None:
+    def __init__(self, name: str, replace: Callable[[], None], changed: frozenset[str] = frozenset()) -> None:
         """`replace` lets another ticket stand for these calls."""
-        self.number, self.name, self.settled, self.lowered = next(_numbers), name, settled, time.monotonic()
+        self.number, self.name, self.changed, self.lowered = next(_numbers), name, changed, time.monotonic()
         self._replace, self._lock = replace, threading.Lock()
-        self._open: set[Hashable] = set()
-        self._ours = False
+        self._open: Counter[str] = Counter()
+        self._ours: set[str] = set()
         _tickets[self.number] = self
 
-    def begin(self, part: Hashable) -> None:
+    def begin(self, part: str) -> None:
         """Notes a part that is to be built."""
         with self._lock:
-            self._open.add(part)
+            self._open[part] += 1
             self.lowered = time.monotonic()
 
-    def end(self, part: Hashable, ours: bool) -> bool:
+    def end(self, part: str, ours: bool) -> bool:
         """Notes that a part is done, and True if the calls change over: all parts are done, and our programs
-        run one of them. `ours`: they run this one."""
+        run one for which they have not changed. `ours`: they run this one."""
         with self._lock:
-            self._open.discard(part)
-            self._ours |= ours
-            changes = self._ours and not self._open and not self.settled
-            self.settled |= changes
+            self._open[part] -= 1
+            if ours:
+                self._ours.add(part)
+            changes = not self._open.total() and not self._ours <= self.changed
+            self.changed |= self._ours if changes else set()
         if changes:
             self._replace()
         return changes
@@ -87,17 +91,17 @@ class Tickets:
         """The jitted function for calls with a signature."""
         with self._lock:
             found = self._known.get(signature) or self._issue(signature)
+            self._known.keep(signature, found)  # as the latest
             return found[1]
 
-    def _issue(self, signature: Hashable, settled: bool = False) -> tuple[Ticket, Any]:
-        def replace() -> None:
-            with self._lock:
-                if signature in self._known:
-                    self._issue(signature, settled=True)
+    def _issue(self, signature: Hashable, changed: frozenset[str] = frozenset()) -> tuple[Ticket, Any]:
+        issued = Ticket(self._name, partial(self._replace, signature), changed)
+        return issued, self._make(issued.number)
 
-        issued = Ticket(self._name, replace, settled)
-        self._known.keep(signature, (issued, self._make(issued.number)))
-        return self._known[signature]
+    def _replace(self, signature: Hashable) -> None:
+        with self._lock:
+            if (found := self._known.get(signature)) is not None:
+                self._known.keep(signature, self._issue(signature, found[0].changed))
 
     def clear(self) -> tuple[Any, ...]:
         """Discards all of them, and returns their functions."""
@@ -108,11 +112,12 @@ class Tickets:
 
 
 def transformations(leaf: Any) -> tuple[str, ...] | None:
-    """The transformations of a leaf of a call, the innermost first: () for a value. None if it is traced, or
-    transformed in another way."""
-    names = []
+    """The transformations of a leaf of a call, the innermost last, with the sizes of batches: () for a value.
+    None if it is traced, or transformed in another way."""
+    names = list[str]()
     while isinstance(leaf, jax.core.Tracer):
-        names.append(type(leaf).__name__)
-        leaf = getattr(leaf, "primal", getattr(leaf, "val", None)) if names[-1] in _TRANSFORMS else None
+        name, axis = type(leaf).__name__, getattr(leaf, "batch_dim", "")
+        leaf = getattr(leaf, "primal", getattr(leaf, "val", None)) if name in _TRANSFORMS else None
+        names.append(f"{name} {axis} {np.shape(leaf)}" if leaf is not None else name)
     is_value = isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex)
     return tuple(names) if is_value or not names else None
