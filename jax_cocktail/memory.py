@@ -49,7 +49,7 @@ class Recent(dict[K, V]):
 @dataclass(slots=True)
 class Counts:
     """Numbers of runs of compilers for programs, of programs that a binary for other lengths serves, and of
-    calls that have changed over to our program, or cannot since an error has occurred."""
+    calls that have changed over, or cannot since an error has occurred."""
 
     compiled: int = 0
     resized: int = 0

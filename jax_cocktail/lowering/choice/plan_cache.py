@@ -79,9 +79,10 @@ class CacheInfo:
       programs: planned and built programs: for one that is found, no pass and no compiler runs.
       calls: first calls of wrappers: one that is found runs our programs at once.
       compiled: runs of a host or device compiler for programs.
-      changed_over: calls that stock XLA ran until the background had our program ready.
-      waiting: calls that stock XLA runs now, since the background does not have our program ready.
-      failed: calls that stay with stock XLA, since an error has occurred in the background.
+      changed_over: calls that the background has exchanged: our program for stock XLA's, or the reverse. A
+        call that `jax.grad` or `jax.vmap` transforms counts once for all of its parts.
+      waiting: calls that the background has not built, or not timed.
+      failed: calls that stay with what runs them, since an error has occurred in the background.
       resized: programs that were planned and not compiled: a binary compiled for other lengths serves them,
         with other launch parameters.
 

@@ -1,9 +1,10 @@
 """Builds and measures beside the user's program: nobody waits for a compiler.
 
-The first call of a new program is lowered as stock XLA runs it. A thread of ours then lowers the same call
-again, the way it is lowered when the caller waits: it plans, builds, measures, and lets XLA compile the
-module with our calls. From then on, calls with this signature run the new executable (see `dispatch`). The
-thread never runs the user's function: JAX finds what the caller's thread has traced.
+The first call of a new program is lowered as stock XLA runs it, unless an earlier process has left ours. A
+thread of ours then lowers the same call again, the way it is lowered when the caller waits: it plans, builds,
+measures, and lets XLA compile the module as it is chosen. From then on, calls with this signature run the new
+executable (see `dispatch`). The thread never runs the user's function: JAX finds what the caller's thread has
+traced.
 """
 
 from __future__ import annotations
