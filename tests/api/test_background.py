@@ -80,7 +80,7 @@ def test_what_stays_with_stock_changes_nothing():
 
 def test_donated_and_mutable_arguments_are_copied(monkeypatch):
     jobs, let_end = [], background._let_end
-    monkeypatch.setattr(background, "_let_end", lambda job: (jobs.append(job), let_end(job)))
+    monkeypatch.setattr(background, "_let_end", lambda job: (jobs.append(job.args), let_end(job)))
 
     def function(state, table):
         return lax.fori_loop(0, 4, lambda i, a: a * 0.5 + table[i], state)
@@ -94,9 +94,9 @@ def test_donated_and_mutable_arguments_are_copied(monkeypatch):
     assert state.is_deleted()
     assert jax_cocktail.wait(60)
     np.testing.assert_allclose(found, expected, rtol=2e-6)
-    (job,) = jobs
-    np.testing.assert_array_equal(job.args[0], X[0])
-    np.testing.assert_array_equal(job.args[1], np.arange(24).reshape(4, 6))
+    ((kept_state, kept_table),) = jobs
+    np.testing.assert_array_equal(kept_state, X[0])
+    np.testing.assert_array_equal(kept_table, np.arange(24).reshape(4, 6))
 
 
 def test_the_first_run_has_precedence(monkeypatch):
@@ -198,7 +198,7 @@ def test_a_lost_trace_is_made_by_the_caller(monkeypatch):
     jitted = jax_cocktail.jit(lambda x: loop(x, 0.75), options=OPTIONS)
     monkeypatch.setattr(background, "_let_end", lambda job: jax.clear_caches())
     assert changed(lambda: jitted(X)) == 0
-    assert "the next call compiles our program" in jitted._dispatch.remark((X,), {})
+    assert "the next call compiles what is chosen" in jitted._dispatch.remark((X,), {})
     assert changed(lambda: jitted(X)) == 1
     np.testing.assert_allclose(jitted(X), jax.jit(loop)(X, 0.75), rtol=2e-6)
     assert calls_of_ours(jitted, X) == 1 and jitted._dispatch.remark((X,), {}) == ""

@@ -111,8 +111,8 @@ def test_what_only_jax_tells_apart_is_compiled_once(monkeypatch):
     """Without a part of JAX's key, calls do not change over in turn for ever."""
     init = Dispatch.__init__
 
-    def without_settings(self, make, reader):
-        init(self, make, dataclasses.replace(reader, settings=lambda: None))
+    def without_settings(self, make, reader, tickets):
+        init(self, make, dataclasses.replace(reader, settings=lambda: None), tickets)
 
     monkeypatch.setattr(Dispatch, "__init__", without_settings)
     function, calls = ALIKE["a setting"]

@@ -93,23 +93,6 @@ def test_tables_are_read_in_vector_lanes(tmp_path: Path) -> None:
     assert "gather" in _assembly(tmp_path, program, "AVX512F")
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="of x86-64 processors")
-def test_a_processor_that_the_user_names(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two machines build the same program for it, whatever their own processors are."""
-    name, keys = "x86-64-v2", []
-    command = " ".join(build.host_toolchain().command)
-    for here in ("one processor", "another one"):
-        monkeypatch.setattr(build, "_processor", lambda here=here: here)
-        for chosen in (command, f"{command} -march={name}", f"{command} -march=native"):
-            build._find_toolchain.cache_clear()
-            monkeypatch.setenv("CXX", chosen)
-            keys.append(build.build_program(_program(3), build.host_toolchain()).key)
-    build._find_toolchain.cache_clear()
-    assert len(set(keys)) == 5 and keys[1] == keys[4]
-    compiled = (cache.entry_folder(root, keys[1]) / "command.txt").read_text(encoding="utf-8")
-    assert f"-march={name}" in compiled and "native" not in compiled
-
-
 def _mapped(function: str) -> str:
     loop = f"CK_LANES for (i64 i = 0; i < 4096; ++i) x[i] = ck_{function}(x[i]);"
     return f"CK_EXPORT void mapped(f32* x) {{ {loop} }}"

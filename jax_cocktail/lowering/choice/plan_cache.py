@@ -136,7 +136,7 @@ class _Table(Generic[V]):
         return found, 2 if found is None else 1
 
     def value(self, key: str) -> V | None:
-        """What `find` finds. This is not counted."""
+        """The value that `find` finds. This is not counted."""
         return self._look(key, keeps=False)[0]
 
     def has(self, key: str) -> bool:

@@ -265,7 +265,8 @@ def _build(job: Part) -> None:
 
 
 def _change_over(job: Job) -> None:
-    too_long = "" if _let_end(job) else "stock XLA has not compiled it yet"
+    _let_end(job)
+    too_long = "stock XLA has not compiled it yet" if job.late else ""
     if job.seconds >= SLOW_SECONDS:
         too_long = f"a call takes more than {job.seconds:.0f} s"
     jitted = job.dispatch.successor(job.signature)
@@ -343,9 +344,8 @@ def _is_traced(job: Job) -> bool:
     return True
 
 
-def _let_end(job: Job) -> bool:
-    """Waits until the call has ended, with its results. One that takes very long is not waited for. False if
-    XLA still compiles it."""
+def _let_end(job: Job) -> None:
+    """Waits until the call has ended, with its results. One that takes very long is not waited for."""
     end, behind = time.monotonic() + _FIRST_CALL_SECONDS, job.returned is not None and not _runs(job)
     while (job.caller.get("arguments") is job.call or _runs(job)) and time.monotonic() < end:
         if ENDING.is_set():
@@ -353,12 +353,11 @@ def _let_end(job: Job) -> bool:
         if HURRYING.is_set():
             break
         time.sleep(_LOOK_SECONDS)
-    compiles = job.caller.get("arguments") is job.call and job.compiled is None
+    job.late = job.caller.get("arguments") is job.call and job.compiled is None
     job.call = None
     if job.compiled is not None:  # what ended unseen, while others were before it, counts until it returned
         ended = job.returned if behind and job.returned is not None else time.monotonic()
         job.seconds = ended - job.compiled
-    return not compiles
 
 
 def _runs(job: Job) -> bool:

@@ -1,4 +1,4 @@
-"""What the background does: calls that are to change over, and parts of calls that JAX transforms."""
+"""The jobs of the background: calls that are to change over, and parts of calls that JAX transforms."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Job:
       compiled: the time at which XLA had compiled it; None before. `compile_seconds`: for which it did.
       returned: the time at which it had returned; None before.
       seconds: for which it has run, at least.
+      late: XLA still compiled it when it was waited for no longer.
       changed: the call has changed over.
       ready: set when the job is done, or when XLA has compiled the call in a thread of its own.
     """
@@ -56,6 +57,7 @@ class Job:
     compile_seconds: float = 0.0
     returned: float | None = None
     seconds: float = 0.0
+    late: bool = False
     changed: bool = False
     ready: threading.Event = field(default_factory=threading.Event)
 
@@ -70,7 +72,7 @@ class Job:
 
     @property
     def runner(self) -> str:
-        """What runs the call until it changes over."""
+        """The program that runs the call until it changes over."""
         return "our program" if self.runs_ours else "stock XLA"
 
     def tell(self, remark: str) -> None:
@@ -111,7 +113,7 @@ class Part:
 
     @property
     def runner(self) -> str:
-        """What runs the part until the call changes over."""
+        """The program that runs the part until the call changes over."""
         return "stock XLA"
 
     def tell(self, remark: str) -> None:
