@@ -21,9 +21,14 @@ pytestmark = pytest.mark.all_candidates
 class Stock:
     """What XLA compiles for first calls: it waits until `released`, and raises `error` if there is one."""
 
-    def __init__(self):
+    def __init__(self, patch):
         self.released, self.begun, self.error = threading.Event(), threading.Event(), None
-        self.compiled = 0
+        self.compiled, self._patch = 0, patch
+
+    def is_first(self):
+        """The background lets the calls end before it begins."""
+        self._patch.setattr(background, "_FIRST_CALL_SECONDS", 60.0)
+        self.released.set()
 
 
 @pytest.fixture
@@ -31,7 +36,7 @@ def stock(monkeypatch):
     """Every function is large, and calls need not end soon."""
     monkeypatch.setattr(first_call, "LARGE", 0)
     monkeypatch.setattr(background, "_FIRST_CALL_SECONDS", 0.05)
-    made, compile_now = Stock(), jax.stages.Lowered.compile
+    made, compile_now = Stock(monkeypatch), jax.stages.Lowered.compile
 
     def compiles(lowered, *facts, **more):
         if threading.current_thread().name == "jax_cocktail XLA":
@@ -62,7 +67,7 @@ def test_ours_is_ready_first(stock):
 
 
 def test_stock_is_ready_first(stock):
-    stock.released.set()
+    stock.is_first()
     jitted = fresh()
     assert changed(lambda: jitted(X)) == 1
     assert stock.compiled == 1
@@ -77,7 +82,7 @@ def test_nothing_is_compiled_twice(stock):
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
     )
-    stock.released.set()
+    stock.is_first()
     jax.block_until_ready(fresh(force="stock")(X))
     compiled.clear()
     jitted = fresh()
@@ -116,7 +121,7 @@ def test_errors_of_xla(stock, monkeypatch):
 
 @pytest.mark.parametrize("setting", [lambda: jax.enable_x64(True), lambda: jax.debug_nans(True)])
 def test_settings_of_the_callers_thread(stock, setting):
-    stock.released.set()
+    stock.is_first()
     with setting():
         jitted = fresh()
         assert changed(lambda: jitted(X * 1.5)) == 1
@@ -140,7 +145,7 @@ def test_a_function_that_closes_over_a_tracer(stock):
 
     expected = jax.grad(lambda w: loop(X * w).sum())(1.5)
     for _ in range(2):
-        np.testing.assert_allclose(jax.grad(outer)(1.5), expected, rtol=1e-4)
+        np.testing.assert_allclose(jax.grad(outer)(1.5), expected, rtol=1e-3)
         assert jax_cocktail.wait(60)
 
 
