@@ -198,6 +198,10 @@ def test_a_part_that_is_met_later(folder):
 
 def test_options_of_xla(folder):
     options = {"xla_cpu_enable_fast_min_max": True}
+    try:
+        jax.grad(jax.jit(loss, compiler_options=options))(X, WEIGHTS)
+    except ValueError:
+        pytest.skip("this jax takes no such options under grad")
     jitted = jax_cocktail.jit(lambda x, w: loss(x, w), options=OPTIONS, compiler_options=options)
     assert changed(lambda: jax.grad(jitted)(X, WEIGHTS)) == 1
     assert ours(lambda: jax.grad(jitted)(X, WEIGHTS)) == 2
