@@ -156,3 +156,7 @@ class RecursionTypeError(CocktailError, TypeError):
         self.reason = reason
         self.where = where
         super().__init__(f"{reason}\n  at {where}" if where else reason)
+
+
+# What keeps a program from being compiled. Any other error in the compiler is a bug.
+EXPECTED = (BuildError, UnsupportedError, OSError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax_cocktail.errors import BuildError, StalePlanError, StrictModeError, UnsupportedError
+from jax_cocktail.errors import EXPECTED, StalePlanError, StrictModeError
 from jax_cocktail.lowering.choice.choose import Choice, choose
 from jax_cocktail.lowering.choice.request import Request
 from jax_cocktail.lowering.edge import gpu_call, notices
@@ -67,8 +67,7 @@ def _refusal(request: Request, obstacle: str) -> Report | None:
 def _failed(request: Request, error: Exception) -> Report:
     """Warns about an unexpected error and reports that stock XLA runs the call."""
     name, cause = request.mark.function, str(error) or type(error).__name__
-    expected = isinstance(error, BuildError | UnsupportedError | OSError)
-    if not expected:
+    if not isinstance(error, EXPECTED):
         cause = f"{type(error).__name__}: {cause}; this is a bug, please report it with your program"
     why = cause.splitlines()[0]
     if STATE.beside:

@@ -23,13 +23,12 @@ from typing import IO
 
 from jax_cocktail import cache
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.config import CACHED
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.choice import plan_cache
 from jax_cocktail.lowering.choice.request import Request, known_survey
 from jax_cocktail.lowering.choice.variants import Translated, program_keys, store_programs
-from jax_cocktail.lowering.run.background import before_end
-from jax_cocktail.lowering.state import HURRYING, STATE, Mark, go_on
+from jax_cocktail.lowering.run.background import before_end, may_detach
+from jax_cocktail.lowering.state import HURRYING, Mark, go_on
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.utask.ir import UProgram
 
@@ -70,9 +69,8 @@ class Unfinished:
 @contextmanager
 def remembered(request: Request) -> Iterator[None]:
     """In the background: hands a call over if the process ends during the block."""
-    options, key = request.mark.options, request.call_key(None)
-    wanted = STATE.beside and options.detach and options.plans == CACHED and request.known is None
-    if not wanted or plan_cache.is_built(key):
+    key = request.call_key(None)
+    if not may_detach(request.mark) or request.known is not None or plan_cache.is_built(key):
         yield
         return
     prepared, spec = request.prepared, request.machine.spec
@@ -94,8 +92,7 @@ def _hand_over() -> None:
         return
     with suppress(Exception):  # the process ends, and the next run begins anew
         data = pickle.dumps(tuple(MEMORY.unfinished.values()))
-        slot = _slot()
-        if len(data) > MOST_BYTES or slot is None:
+        if len(data) > MOST_BYTES or (slot := _slot()) is None:
             return
         package = str(Path(cache.__file__).resolve().parents[1])
         isolated = ["-I"] if sys.flags.isolated else ["-P"]

@@ -24,7 +24,7 @@ import jax
 from jax_cocktail import warning
 from jax_cocktail.build import command
 from jax_cocktail.config import BACKGROUND, CACHED, CHECKED
-from jax_cocktail.errors import BuildError, UnsupportedError
+from jax_cocktail.errors import EXPECTED
 from jax_cocktail.lowering.run.jobs import Job, Part
 from jax_cocktail.lowering.run.kept import is_tracer, kept
 from jax_cocktail.lowering.run.queue import Queue
@@ -76,8 +76,10 @@ def _may_wait(mark: Mark) -> bool:
 def offered(mark: Mark) -> bool:
     """True if what is lowered now may run on stock XLA until our program is ready: it is a wrapper's call
     with arguments of its own, or has a ticket, and nobody has asked for a report on it, or for a check."""
-    if not _may_wait(mark) or mark.ticket:
-        return _may_wait(mark)
+    if not _may_wait(mark):
+        return False
+    if mark.ticket:
+        return True
     signature, call = note(mark), STATE.arguments
     return signature is not None and call is not None and not call[3].is_settled(signature)
 
@@ -100,7 +102,8 @@ def dispatch_of(mark: Mark) -> Any:
     return dispatch if dispatch is not None and marked.variant(mark.options) is dispatch else None
 
 
-def _may_detach(mark: Mark) -> bool:
+def may_detach(mark: Mark) -> bool:
+    """True if another process may compile a call when this one ends."""
     return mark.options.detach and mark.options.plans == CACHED
 
 
@@ -150,7 +153,7 @@ def start(mark: Mark, again: bool = False, *, runs_ours: bool) -> None:
         call=STATE.arguments,
         again=again,
         runs_ours=runs_ours,
-        detach=_may_detach(mark),
+        detach=may_detach(mark),
         generation=dispatch.generation,
         kept_bytes=size,
         kept=frozenset(map(id, jax.tree.leaves((kept_args, kept_kwargs)))),
@@ -173,7 +176,7 @@ def build(mark: Mark, part: str, work: Callable[[], object]) -> None:
     builds it."""
     if (found := ticket(mark.ticket)) is not None:
         found.begin(part)
-        where = warning.line(), _may_detach(mark)
+        where = warning.line(), may_detach(mark)
         arguments: Any = None if STATE.arguments is None else (STATE.arguments[0], (), {}, None, None)
         _queue.add(Part(found, part, work, arguments, _settings_here(), _mesh(), *where))
 
@@ -254,11 +257,6 @@ def _build(job: Part) -> None:
         with in_state(arguments=job.arguments, beside=True, ours=0), _of(job):
             job.work()
             ours = STATE.ours > 0
-    except (BuildError, UnsupportedError, OSError) as error:
-        cause = str(error)
-        why = _count(job, cause.splitlines()[0])
-        with warning.at(job.place):
-            warning.warn((cause, ""), f"{job.name}: stays with stock XLA, since {why}")
     finally:
         if job.ticket.end(job.part, ours):
             MEMORY.counts.changed_over += 1
@@ -286,13 +284,14 @@ def _change_over(job: Job) -> None:
 
 
 def _fails(job: Job | Part, error: Exception) -> None:
-    """Tells the user once. The call stays with stock XLA."""
-    cause = f"{type(error).__name__}: {error}".splitlines()[0]
+    """Tells the user once. The call stays with what runs it."""
+    expected = isinstance(error, EXPECTED)
+    cause = (str(error) if expected else f"{type(error).__name__}: {error}").splitlines()[0]
     why = _count(job, cause)
     _LOG.debug("jax_cocktail: %s stays with %s", job.name, job.runner, exc_info=error)
+    remedy = "" if expected else "; this is a bug, please report it with your program"
     with warning.at(job.place):
-        text = f"{job.name}: stays with {job.runner}, since {why}"
-        warning.warn((cause, ""), f"{text}; this is a bug, please report it with your program")
+        warning.warn((cause, ""), f"{job.name}: stays with {job.runner}, since {why}{remedy}")
 
 
 def _count(job: Job | Part, cause: str) -> str:
@@ -307,7 +306,7 @@ _queue: Queue[Job | Part] = Queue(_do, _fails)
 
 
 def waiting() -> int:
-    """The number of calls that stock XLA runs until their programs are compiled."""
+    """The number of calls, and of parts of calls, that are not built or not timed."""
     return len(_queue)
 
 
