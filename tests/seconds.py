@@ -21,7 +21,9 @@ import pytest
 
 BUDGET = Path(__file__).with_suffix(".toml")
 LEAST = 5.0  # of a file with a budget of its own; all others may take this
-LEAST_EXCESS = 10.0  # a file fails only if it takes this much more than its budget
+# A file fails only if it takes this much more than its budget: the file that a process happens to run first
+# pays for what all share, such as imports and remembered plans.
+LEAST_EXCESS = 20.0
 LEAST_FILES = 10  # with a budget of their own, whose median tells how fast the machine is
 LEAST_RUN = 60.0  # shorter runs print nothing
 
@@ -45,7 +47,7 @@ def exceeding(seconds: Mapping[str, float], allowed: Mapping[str, float]) -> lis
     lines = []
     for name, taken in sorted(seconds.items()):
         budget = allowed.get(name, LEAST) * slow
-        if taken >= 2 * budget and taken - budget >= LEAST_EXCESS:
+        if taken >= 2 * budget and taken - budget >= LEAST_EXCESS * slow:
             lines.append(f"{name} took {taken:.0f} s and may take {budget:.0f} s here")
     return lines
 
