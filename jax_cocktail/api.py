@@ -30,7 +30,7 @@ from jax_cocktail.lowering.run.background import wait as wait
 from jax_cocktail.lowering.run.dispatch import Dispatch
 from jax_cocktail.lowering.run.first_call import Divided, first_call
 from jax_cocktail.lowering.run.tickets import Transformed
-from jax_cocktail.lowering.state import STATE, collecting, in_state, recording
+from jax_cocktail.lowering.state import STATE, collecting, first_call_ends, in_state, recording
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.report import Report
 from jax_cocktail.runtime import trust as permissions
@@ -400,6 +400,8 @@ class Jit:
             raise
         finally:
             state["arguments"] = outer
+            if outer is None:
+                first_call_ends()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -421,8 +423,11 @@ class Jit:
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """Same as `jax.jit(f).lower`."""
-        with in_state(arguments=(self._marked, args, kwargs, None, None)):
-            return self._select().base.lower(*args, **kwargs)
+        try:
+            with in_state(arguments=(self._marked, args, kwargs, None, None)):
+                return self._select().base.lower(*args, **kwargs)
+        finally:
+            first_call_ends()
 
     # JAX asks whether a function to export has `trace` and `eval_shape`; from Python 3.12 on, that does not
     # find what `__getattr__` returns.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -121,10 +122,41 @@ class NotTraced(Exception):
     """Raised in the background if JAX does not find what the caller's thread has traced."""
 
 
+# A call of a wrapper that is traced and compiled has precedence over the background, but not for longer.
+FIRST_CALL_SECONDS, LOOK_SECONDS = 10.0, 0.002
+_first_calls: dict[int, float] = {}  # when they began, by thread
+
+
+def first_call_begins() -> None:
+    """Notes that this thread traces a call of a wrapper."""
+    if STATE.arguments is not None and not STATE.beside:
+        _first_calls.setdefault(threading.get_ident(), time.monotonic())
+
+
+def first_call_ends() -> None:
+    """Notes that this thread has ended its outermost call of a wrapper. Most calls were not traced."""
+    if _first_calls:
+        _first_calls.pop(threading.get_ident(), None)
+
+
+def forget_first_calls() -> None:
+    """A forked child has none of the other threads."""
+    _first_calls.clear()
+
+
 def go_on() -> None:
-    """Work that takes long calls this now and then. Raises Stopped."""
-    if STATE.beside and (HURRYING.is_set() or ENDING.is_set()):
-        raise Stopped
+    """Work that takes long calls this now and then. In the background, it gives way to first calls.
+
+    Raises:
+      Stopped: the process ends, and this is the background.
+    """
+    while STATE.beside:
+        if HURRYING.is_set() or ENDING.is_set():
+            raise Stopped
+        since = max(tuple(_first_calls.values()), default=-FIRST_CALL_SECONDS)
+        if time.monotonic() >= since + FIRST_CALL_SECONDS:
+            return
+        time.sleep(LOOK_SECONDS)
 
 
 @contextmanager

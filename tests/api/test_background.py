@@ -18,6 +18,8 @@ from jax.experimental import io_callback
 
 import jax_cocktail
 from jax_cocktail.build import command, progress
+from jax_cocktail.lowering import state
+from jax_cocktail.lowering.choice import survey, variants
 from jax_cocktail.lowering.run import background, kept, stopwatch
 from jax_cocktail.lowering.state import STATE, in_state
 from jax_cocktail.memory import MEMORY
@@ -26,6 +28,7 @@ from tests.api.beside import OPTIONS, X, changed, loop
 from tests.process import python
 
 pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
+
 
 @pytest.fixture(autouse=True)
 def idle():
@@ -114,6 +117,37 @@ def test_the_first_run_has_precedence(monkeypatch):
     assert jax_cocktail.wait(60)
     assert ready == [[True, True]], results
     assert "begun" not in vars(STATE)
+
+
+@pytest.mark.parametrize("lowers", [False, True])
+def test_another_first_call_has_precedence(monkeypatch, lowers):
+    """Work that has begun gives way to a function that is traced and compiled, and goes on afterwards."""
+    steps, going = [], background.go_on
+
+    def noted():
+        going()
+        steps.append(time.monotonic())
+
+    for module in (survey, variants):
+        monkeypatch.setattr(module, "go_on", noted)
+    jitted, traced = jax_cocktail.jit(loop, options=OPTIONS), []
+    jitted(X)
+    while not steps:
+        time.sleep(0.001)
+
+    def slow(x):
+        traced.append(time.monotonic())
+        time.sleep(0.5)
+        traced.append(time.monotonic())
+        return loop(x)
+
+    other = jax_cocktail.jit(slow, options=OPTIONS)
+    (other.lower if lowers else other)(X)
+    assert jax_cocktail.wait(60)
+    begin, end = traced
+    assert not [step for step in steps if begin + 0.1 < step < end]  # a step that had begun may end
+    assert max(steps) > end and calls_of_ours(jitted, X) == 1
+    assert not state._first_calls
 
 
 def test_a_call_that_fails_keeps_no_work(monkeypatch):

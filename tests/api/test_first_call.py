@@ -11,6 +11,7 @@ import pytest
 
 import jax_cocktail
 from jax_cocktail.cost.vector import Comparison
+from jax_cocktail.lowering import state
 from jax_cocktail.lowering.run import background, first_call
 from jax_cocktail.memory import MEMORY
 from tests.api.beside import OPTIONS, X, changed, loop
@@ -27,7 +28,7 @@ class Stock:
 
     def is_first(self):
         """The background lets the calls end before it begins."""
-        self._patch.setattr(background, "_FIRST_CALL_SECONDS", 60.0)
+        self._patch.setattr(state, "FIRST_CALL_SECONDS", 60.0)
         self.released.set()
 
 
@@ -35,7 +36,7 @@ class Stock:
 def stock(monkeypatch):
     """Every function is large, and calls need not end soon."""
     monkeypatch.setattr(first_call, "LARGE", 0)
-    monkeypatch.setattr(background, "_FIRST_CALL_SECONDS", 0.05)
+    monkeypatch.setattr(state, "FIRST_CALL_SECONDS", 0.05)
     made, compile_now = Stock(monkeypatch), jax.stages.Lowered.compile
 
     def compiles(lowered, *facts, **more):

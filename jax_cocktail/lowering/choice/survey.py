@@ -64,6 +64,7 @@ def survey(prepared: Translated, units: int, thorough: bool = False, available: 
             except UnsupportedError as error:  # another candidate may not need the unsupported construct
                 refused = error
                 continue
+            go_on()
             ours = _prices(prepared, candidate, planned, alone)
             if candidate == SINGLE:
                 alone = ours

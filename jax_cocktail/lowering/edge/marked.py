@@ -22,7 +22,7 @@ from jax_cocktail.lowering.edge.adapter import settings_in_force
 from jax_cocktail.lowering.edge.notices import MARK_LOST, refuse
 from jax_cocktail.lowering.run.dispatch import Dispatch, Reader
 from jax_cocktail.lowering.run.tickets import Tickets
-from jax_cocktail.lowering.state import STATE, Mark, NotTraced, marked_name
+from jax_cocktail.lowering.state import STATE, Mark, NotTraced, first_call_begins, marked_name
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.utask.types import plain
@@ -218,6 +218,7 @@ def _outer(
         # jax calls the function itself under disable_jit, and to find the source of a debug_nans error
         if jax.config.jax_disable_jit or any(map(_is_array, jax.tree.leaves((args, kwargs)))):
             return region(*args, **kwargs)
+        first_call_begins()
         # Arguments that JAX has not replaced by tracers are static, however they were declared.
         static = (
             tuple(i for i, arg in enumerate(args) if _is_static(arg)),

@@ -25,6 +25,7 @@ from jax_cocktail import warning
 from jax_cocktail.build import command
 from jax_cocktail.config import BACKGROUND, CACHED, CHECKED
 from jax_cocktail.errors import EXPECTED
+from jax_cocktail.lowering import state
 from jax_cocktail.lowering.run.jobs import Job, Part
 from jax_cocktail.lowering.run.kept import is_tracer, kept
 from jax_cocktail.lowering.run.queue import Queue
@@ -37,13 +38,12 @@ from jax_cocktail.lowering.state import (
     Mark,
     NotTraced,
     Stopped,
+    forget_first_calls,
     go_on,
     in_state,
 )
 from jax_cocktail.memory import MEMORY
 
-# The first call of a program has precedence: XLA's compilation and the first run need all cores.
-_FIRST_CALL_SECONDS, _LOOK_SECONDS = 10.0, 0.002
 _HURRY_SECONDS = 0.5  # for the capture of all calls that wait, at the end of the process
 _QUIET_SECONDS = 0.3  # after a part of a call was lowered, JAX may lower another one
 SLOW_SECONDS = 2.0  # a call that takes longer is not run again to be timed
@@ -248,11 +248,11 @@ def _do(job: Job | Part) -> None:
 
 def _build(job: Part) -> None:
     """Builds a part of a call, while JAX lowers and runs no other one."""
-    end, ours = time.monotonic() + _FIRST_CALL_SECONDS, False
+    end, ours = time.monotonic() + state.FIRST_CALL_SECONDS, False
     while time.monotonic() < min(end, job.ticket.lowered + _QUIET_SECONDS) and not HURRYING.is_set():
         if ENDING.is_set():
             raise Stopped
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(state.LOOK_SECONDS)
     try:
         with in_state(arguments=job.arguments, beside=True, ours=0), _of(job):
             job.work()
@@ -344,14 +344,15 @@ def _is_traced(job: Job) -> bool:
 
 
 def _let_end(job: Job) -> None:
-    """Waits until the call has ended, with its results. One that takes very long is not waited for."""
-    end, behind = time.monotonic() + _FIRST_CALL_SECONDS, job.returned is not None and not _runs(job)
+    """Waits until the call has ended, with its results: XLA's compilation and the first run need all cores.
+    A call that takes very long is not waited for."""
+    end, behind = time.monotonic() + state.FIRST_CALL_SECONDS, job.returned is not None and not _runs(job)
     while (job.caller.get("arguments") is job.call or _runs(job)) and time.monotonic() < end:
         if ENDING.is_set():
             raise Stopped
         if HURRYING.is_set():
             break
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(state.LOOK_SECONDS)
     job.late = job.caller.get("arguments") is job.call and job.compiled is None
     job.call = None
     if job.compiled is not None:  # what ended unseen, while others were before it, counts until it returned
@@ -412,6 +413,7 @@ def _end() -> None:
 def _forget() -> None:
     """A forked child has none of the threads."""
     global _queue
+    forget_first_calls()
     _queue = Queue(_do, _fails)
 
 
