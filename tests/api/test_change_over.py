@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import threading
 
 import jax
@@ -16,6 +17,7 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.lowering.run.dispatch import Dispatch
+from tests.process import python
 from tests.selection import ALL
 
 pytestmark = pytest.mark.all_candidates  # about what is compiled
@@ -179,3 +181,12 @@ def test_any_calls(drawn):
     assert sum(found) <= 2 * compiled and not any(found[2 * len(calls) :]), (found, compiled)
     for call, wanted in zip(calls, expected, strict=True):
         jax.tree.map(np.testing.assert_array_equal, call(ours), wanted)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", range(0, 1000, 40))
+def test_random_sequences(first):
+    count = 40 if ALL else 4
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    said = python(f"from tests.api import random_calls; random_calls.main({first}, {count})", XLA_FLAGS=flags)
+    assert said == f"{count} sequences\n"
