@@ -31,10 +31,10 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
       StalePlanError: the option ``plans`` is "checked" and the plan cache has something else than planning.
     """
     request = Request(closed, mark, platform)
-    background.note(mark)
-    if request.force == "stock" and STATE.reports is None:
-        return Outcome(closed, STATE.stock)
     try:
+        background.note(mark)
+        if request.force == "stock" and STATE.reports is None:
+            return Outcome(closed, STATE.stock)
         refusal = _refusal(request, obstacle)
         choice = choose(request) if refusal is None else Choice(closed, STATE.stock, refusal)
     except (StalePlanError, StrictModeError):

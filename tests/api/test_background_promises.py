@@ -15,10 +15,12 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail.lowering.choice import stock_forms
 from jax_cocktail.lowering.run import background, stopwatch
+from jax_cocktail.lowering.run.dispatch import Dispatch
 from jax_cocktail.memory import MEMORY
 from tests.api.beside import OPTIONS, X, changed, loop
 
 pytestmark = pytest.mark.all_candidates  # about the choice, or what is remembered of it
+TOKEN = lax.create_token()
 
 
 def test_an_error_is_a_warning_and_told(monkeypatch):
@@ -185,3 +187,32 @@ def test_explain_of_static_arguments():
     assert jax_cocktail.explain(jitted)(X, "abc").now == ""
     assert changed(lambda: [jitted(X, how) for how in ("abc", "a")]) == 2
     assert jax_cocktail.explain(jitted)(X, "abc").now == ""
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (lambda x, token: (loop(x), token), (X, TOKEN)),
+        (lambda x: (loop(x), TOKEN), (X,)),
+        (lambda x: TOKEN, (2.0,)),
+    ],
+    ids=["takes", "captures", "returns"],
+)
+@pytest.mark.filterwarnings("error::jax_cocktail.CocktailWarning")
+def test_tokens(function, arguments):
+    jitted = jax_cocktail.jit(function, options=OPTIONS)
+    for _ in range(2):
+        found, expected = jitted(*arguments), jax.jit(function)(*arguments)
+        assert jax.tree.structure(found) == jax.tree.structure(expected)
+        for ours, stock in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            assert type(ours) is type(stock)
+            if stock is not jax.tree.leaves(expected)[-1]:
+                np.testing.assert_allclose(ours, stock, rtol=1e-6)
+        assert jax_cocktail.wait(60)
+
+
+def test_an_error_before_the_choice_leaves_the_call_to_stock(monkeypatch):
+    jitted = jax_cocktail.jit(loop, options=OPTIONS)
+    monkeypatch.setattr(Dispatch, "note", lambda *_: {}["a key"])
+    with pytest.warns(jax_cocktail.CocktailWarning, match="KeyError: 'a key'; this is a bug"):
+        np.testing.assert_array_equal(jitted(X), jax.jit(loop)(X))

@@ -88,7 +88,8 @@ def capture(closed: Any, platform: str = "cpu", memory_bound: bool = False) -> C
     flat = flatten(closed, calls)
     adapter = Adapter(calls)
     for var, value in zip(flat.constvars, flat.consts, strict=True):
-        if not is_key(var.aval) and np.asarray(value).nbytes <= EMBEDDED_BYTES:
+        is_array = hasattr(var.aval, "shape") and not is_key(var.aval)  # neither a token nor keys
+        if is_array and np.asarray(value).nbytes <= EMBEDDED_BYTES:
             adapter.bind(var, literal(value, var.aval))
     nodes: list[Node] = []
     equations: list[Converted] = []

@@ -29,6 +29,7 @@ from jax_cocktail.utask.types import plain
 
 Reference = Callable[[], Any]  # gives the user's function
 Static = tuple[tuple[int, ...], tuple[str, ...]]  # the positions and the names of static arguments
+_NESTS_TOKENS = jax.__version_info__ >= (0, 12)  # before, JAX cannot lower an inner `jit` with tokens
 _NAMES = ("__module__", "__name__", "__qualname__", "__doc__")
 
 
@@ -233,12 +234,20 @@ def _outer(
         traced = inner[static].trace(*args, **kwargs)
         if not intercept.reaches(getattr(traced, "fun_name", stand_in.__name__)):
             _lost(traced.jaxpr, Mark(name, options))
+        if not _NESTS_TOKENS and _has_tokens(traced.jaxpr.jaxpr):
+            return region(*args, **kwargs)
         if not STATE.beside:  # the caller's thread has noted it
             alive = (ref for ref in record.traced if ref() is not None)
             record.traced[:] = *alive, weakref.ref(traced.jaxpr)
         return inner[static](*args, **kwargs)
 
     return outer
+
+
+def _has_tokens(jaxpr: Any) -> bool:
+    """True if a jaxpr takes, captures or returns tokens, which alone have no shape."""
+    values = (*jaxpr.invars, *jaxpr.constvars, *jaxpr.outvars)
+    return any(not hasattr(value.aval, "shape") for value in values)
 
 
 def _lost(jaxpr: Any, mark: Mark) -> None:

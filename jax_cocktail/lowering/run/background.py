@@ -399,15 +399,17 @@ before_end: list[Callable[[], None]] = []  # what is called when the calls that 
 @atexit.register
 def _end() -> None:
     """Ends the work: compilers are stopped at once, and what XLA compiles is waited for."""
-    if any(job.detach for job in _queue.jobs()):
-        HURRYING.set()
-        _queue.wait(_HURRY_SECONDS)
-    for each in before_end:
-        each()
-    ENDING.set()
-    if len(_queue):
-        command.refuse()
-        _queue.join()
+    try:
+        if any(job.detach for job in _queue.jobs()):
+            HURRYING.set()
+            _queue.wait(_HURRY_SECONDS)
+        for each in before_end:
+            each()
+    finally:  # a thread that is in XLA when the interpreter ends would crash
+        ENDING.set()
+        if len(_queue):
+            command.refuse()
+            _queue.join()
 
 
 def _forget() -> None:

@@ -309,8 +309,8 @@ _PARTS: tuple[Callable[[Any], Any], ...] = (
 def _leaf(leaf: Any, static: bool) -> Leaf:
     if static and _may_be_static(leaf):
         return _static(leaf)
-    aval = shaped_abstractify(leaf)
-    return aval.shape, aval.dtype, aval.weak_type, _placed(leaf)
+    aval = shaped_abstractify(leaf)  # a token has no shape
+    return *(getattr(aval, part, type(aval)) for part in ("shape", "dtype", "weak_type")), _placed(leaf)
 
 
 def _type_of(leaf: Any) -> Any:
