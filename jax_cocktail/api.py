@@ -30,7 +30,7 @@ from jax_cocktail.lowering.run.background import wait as wait
 from jax_cocktail.lowering.run.dispatch import Dispatch
 from jax_cocktail.lowering.run.first_call import Divided, first_call
 from jax_cocktail.lowering.run.tickets import Transformed
-from jax_cocktail.lowering.state import STATE, collecting, first_call_ends, in_state, recording
+from jax_cocktail.lowering.state import FIRST_CALLS, STATE, collecting, first_call_ends, in_state, recording
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.report import Report
 from jax_cocktail.runtime import trust as permissions
@@ -400,7 +400,7 @@ class Jit:
             raise
         finally:
             state["arguments"] = outer
-            if outer is None:
+            if FIRST_CALLS and outer is None:
                 first_call_ends()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

@@ -124,24 +124,23 @@ class NotTraced(Exception):
 
 # A call of a wrapper that is traced and compiled has precedence over the background, but not for longer.
 FIRST_CALL_SECONDS, LOOK_SECONDS = 10.0, 0.002
-_first_calls: dict[int, float] = {}  # when they began, by thread
+FIRST_CALLS: dict[int, float] = {}  # when they began, by thread
 
 
 def first_call_begins() -> None:
     """Notes that this thread traces a call of a wrapper."""
     if STATE.arguments is not None and not STATE.beside:
-        _first_calls.setdefault(threading.get_ident(), time.monotonic())
+        FIRST_CALLS.setdefault(threading.get_ident(), time.monotonic())
 
 
 def first_call_ends() -> None:
-    """Notes that this thread has ended its outermost call of a wrapper. Most calls were not traced."""
-    if _first_calls:
-        _first_calls.pop(threading.get_ident(), None)
+    """Notes that this thread has ended its outermost call of a wrapper."""
+    FIRST_CALLS.pop(threading.get_ident(), None)
 
 
 def forget_first_calls() -> None:
     """A forked child has none of the other threads."""
-    _first_calls.clear()
+    FIRST_CALLS.clear()
 
 
 def go_on() -> None:
@@ -153,7 +152,7 @@ def go_on() -> None:
     while STATE.beside:
         if HURRYING.is_set() or ENDING.is_set():
             raise Stopped
-        since = max(tuple(_first_calls.values()), default=-FIRST_CALL_SECONDS)
+        since = max(tuple(FIRST_CALLS.values()), default=-FIRST_CALL_SECONDS)
         if time.monotonic() >= since + FIRST_CALL_SECONDS:
             return
         time.sleep(LOOK_SECONDS)

@@ -18,8 +18,6 @@ from jax.experimental import io_callback
 
 import jax_cocktail
 from jax_cocktail.build import command, progress
-from jax_cocktail.lowering import state
-from jax_cocktail.lowering.choice import survey, variants
 from jax_cocktail.lowering.run import background, kept, stopwatch
 from jax_cocktail.lowering.state import STATE, in_state
 from jax_cocktail.memory import MEMORY
@@ -100,54 +98,6 @@ def test_donated_and_mutable_arguments_are_copied(monkeypatch):
     ((kept_state, kept_table),) = jobs
     np.testing.assert_array_equal(kept_state, X[0])
     np.testing.assert_array_equal(kept_table, np.arange(24).reshape(4, 6))
-
-
-def test_the_first_run_has_precedence(monkeypatch):
-    ready, let_end = [], background._let_end
-
-    def noted(job):
-        let_end(job)
-        ready.append([reference().is_ready() for reference in job.results])
-
-    monkeypatch.setattr(background, "_let_end", noted)
-    jitted = jax_cocktail.jit(
-        lambda x: (lax.fori_loop(0, 3000, lambda i, a: jnp.sin(a) + x, x), x), options=OPTIONS
-    )
-    results = jitted(jnp.ones(20_000))  # takes a few tenths of a second
-    assert jax_cocktail.wait(60)
-    assert ready == [[True, True]], results
-    assert "begun" not in vars(STATE)
-
-
-@pytest.mark.parametrize("lowers", [False, True])
-def test_another_first_call_has_precedence(monkeypatch, lowers):
-    """Work that has begun gives way to a function that is traced and compiled, and goes on afterwards."""
-    steps, going = [], background.go_on
-
-    def noted():
-        going()
-        steps.append(time.monotonic())
-
-    for module in (survey, variants):
-        monkeypatch.setattr(module, "go_on", noted)
-    jitted, traced = jax_cocktail.jit(loop, options=OPTIONS), []
-    jitted(X)
-    while not steps:
-        time.sleep(0.001)
-
-    def slow(x):
-        traced.append(time.monotonic())
-        time.sleep(0.5)
-        traced.append(time.monotonic())
-        return loop(x)
-
-    other = jax_cocktail.jit(slow, options=OPTIONS)
-    (other.lower if lowers else other)(X)
-    assert jax_cocktail.wait(60)
-    begin, end = traced
-    assert not [step for step in steps if begin + 0.1 < step < end]  # a step that had begun may end
-    assert max(steps) > end and calls_of_ours(jitted, X) == 1
-    assert not state._first_calls
 
 
 def test_a_call_that_fails_keeps_no_work(monkeypatch):

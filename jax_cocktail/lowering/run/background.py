@@ -38,6 +38,7 @@ from jax_cocktail.lowering.state import (
     Mark,
     NotTraced,
     Stopped,
+    first_call_ends,
     forget_first_calls,
     go_on,
     in_state,
@@ -229,6 +230,7 @@ def wait(timeout: float | None = None) -> bool:
       True
       >>> second = eighth(8.0)  # runs whatever is faster
     """
+    first_call_ends()  # who waits inside of one needs no precedence
     return _queue.wait(timeout)
 
 
