@@ -260,6 +260,28 @@ def test_threads(folder):
     np.testing.assert_allclose(jax.grad(jitted)(X, WEIGHTS), expected, rtol=2e-5, atol=1e-6)
 
 
+def test_another_wrapper_in_a_callback(folder):
+    """What a callback compiles is no part of the call that waits for it."""
+
+    def halved(y):
+        return lax.fori_loop(0, 3, lambda _, c: c / 2, y)
+
+    def function(jit):
+        inner = jax.jit(lambda y: jit(halved)(y) + 1)
+
+        def callback(x):
+            kind = jax.ShapeDtypeStruct(x.shape, x.dtype)
+            return jax.pure_callback(lambda y: np.asarray(inner(y)), kind, x, vmap_method="broadcast_all")
+
+        return callback
+
+    jitted = jax_cocktail.jit(function(lambda f: jax_cocktail.jit(f, options=OPTIONS)), options=OPTIONS)
+    expected = jax.vmap(jax.jit(function(jax.jit)))(MANY)
+    for _ in range(2):
+        np.testing.assert_array_equal(jax.vmap(jitted)(MANY), expected)
+        assert jax_cocktail.wait(60)
+
+
 def test_a_wrapper_dies_with_its_tickets(folder):
     def function(x, weights):
         return loss(x, weights)
