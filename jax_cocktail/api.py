@@ -381,20 +381,22 @@ class Jit:
         if dispatch.transforms and (ticketed := dispatch.transformed(args, kwargs)) is not None:
             callee, known = ticketed, None
         state["arguments"] = (self._marked, args, kwargs, known, callee)
-        divided = False
+        divided = transformed = False  # what follows is outside of `except`, for the user's tracebacks
         try:
             try:
                 results = callee(*args, **kwargs)
             except Divided:
                 divided = True
+            except Transformed:
+                transformed = True
             if divided:
                 results = first_call(args, kwargs)
+            if transformed:
+                dispatch.transforms = True
+                return self(*args, **kwargs)
             if "begun" in state:
                 runs(state.pop("begun"), results)
             return results
-        except Transformed:
-            dispatch.transforms = True
-            return self(*args, **kwargs)
         except BaseException:
             state.pop("begun", None)
             raise

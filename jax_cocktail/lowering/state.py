@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from jax_cocktail.config import Options, from_token
@@ -167,6 +169,21 @@ def in_state(**values: Any) -> Iterator[None]:
         yield
     finally:
         vars(STATE).update(outer)
+
+
+_WRAPPERS = "jax_cocktail.api"  # the module that makes the calls
+_NOT_THE_USERS = sys.stdlib_module_names | {"jax", "jaxlib", "jax_cocktail"}
+
+
+def in_callback() -> bool:
+    """True if the call in `STATE.arguments` has called the user's code, which has led here. On a CPU, the
+    caller's thread runs host callbacks, and what these compile is no part of the call."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and (module := str(frame.f_globals.get("__name__"))) != _WRAPPERS:
+        if module.partition(".")[0] not in _NOT_THE_USERS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def alone() -> AbstractContextManager[None]:

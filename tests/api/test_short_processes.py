@@ -20,6 +20,7 @@ from jax_cocktail.lowering.choice import decide, stock_xla, unfinished
 from jax_cocktail.lowering.run import background, stopwatch
 from jax_cocktail.memory import MEMORY
 from tests.api.beside import changed
+from tests.process import python
 
 pytestmark = pytest.mark.all_candidates
 
@@ -188,6 +189,13 @@ def left_process():
     return Process()
 
 
+def test_a_lock_is_no_stream(tmp_path):
+    """Otherwise the process that is started would lose it."""
+    program = "import os; from jax_cocktail.lowering.choice import unfinished; os.close(0)"
+    program += "\nprint(unfinished._slot().fileno() > 2, unfinished._slot().fileno() > 2)"
+    assert python(program, JAX_COCKTAIL_CACHE_DIR=str(tmp_path)) == "True True\n"
+
+
 def test_few_processes_at_a_time(left, tmp_path, monkeypatch):
     started = []
 
@@ -195,6 +203,7 @@ def test_few_processes_at_a_time(left, tmp_path, monkeypatch):
         def __init__(self, command, **facts):
             assert facts["start_new_session"] and facts["env"]["JAX_PLATFORMS"] == "cpu"
             (descriptor,) = facts["pass_fds"]
+            assert descriptor > 2  # it would be a stream of that process
             started.append(os.dup(descriptor))  # as the process would keep it open
 
     monkeypatch.setattr(subprocess, "Popen", Process)

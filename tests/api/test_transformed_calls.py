@@ -8,6 +8,7 @@ import os
 import threading
 import warnings
 import weakref
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail.cost.vector import Comparison
 from jax_cocktail.lowering.choice import choose, survey
-from jax_cocktail.lowering.run import background, tickets
+from jax_cocktail.lowering.run import background, first_call, tickets
 from jax_cocktail.lowering.state import STATE
 from jax_cocktail.memory import MEMORY
 from tests.api.beside import changed
@@ -260,26 +261,38 @@ def test_threads(folder):
     np.testing.assert_allclose(jax.grad(jitted)(X, WEIGHTS), expected, rtol=2e-5, atol=1e-6)
 
 
-def test_another_wrapper_in_a_callback(folder):
-    """What a callback compiles is no part of the call that waits for it."""
-
-    def halved(y):
-        return lax.fori_loop(0, 3, lambda _, c: c / 2, y)
+@pytest.mark.parametrize("vmapped", [True, False])
+def test_another_wrapper_in_a_callback(folder, monkeypatch, vmapped):
+    """What a callback compiles is no part of the call that waits for it, whatever the names."""
+    monkeypatch.setattr(first_call, "LARGE", 0)
 
     def function(jit):
-        inner = jax.jit(lambda y: jit(halved)(y) + 1)
+        halved = jit(lambda y: lax.fori_loop(0, 3, lambda _, c: c / 2, y))
+        inner = jax.jit(lambda y: halved(y) + 1)
+        kind = jax.ShapeDtypeStruct(MANY.shape[vmapped:], MANY.dtype)
+        called = partial(jax.pure_callback, lambda y: np.asarray(inner(y)), kind, vmap_method="broadcast_all")
+        return jit(lambda x: called(x))
 
-        def callback(x):
-            kind = jax.ShapeDtypeStruct(x.shape, x.dtype)
-            return jax.pure_callback(lambda y: np.asarray(inner(y)), kind, x, vmap_method="broadcast_all")
+    def called(jit):
+        return (jax.vmap if vmapped else lambda f: f)(function(jit))(MANY)
 
-        return callback
-
-    jitted = jax_cocktail.jit(function(lambda f: jax_cocktail.jit(f, options=OPTIONS)), options=OPTIONS)
-    expected = jax.vmap(jax.jit(function(jax.jit)))(MANY)
+    expected = called(jax.jit)
     for _ in range(2):
-        np.testing.assert_array_equal(jax.vmap(jitted)(MANY), expected)
+        np.testing.assert_array_equal(called(lambda f: jax_cocktail.jit(f, options=OPTIONS)), expected)
         assert jax_cocktail.wait(60)
+
+
+def test_errors_have_no_context(folder):
+    def fails(x):
+        raise KeyError(x)
+
+    def function(x):
+        kind = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(fails, kind, loss(x, WEIGHTS) + x, vmap_method="sequential")
+
+    with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+        jax.block_until_ready(jax.vmap(jax_cocktail.jit(function, options=OPTIONS))(MANY))
+    assert not isinstance(raised.value.__context__, tickets.Transformed)
 
 
 def test_a_wrapper_dies_with_its_tickets(folder):

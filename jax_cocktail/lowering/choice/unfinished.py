@@ -119,11 +119,20 @@ def _is_python() -> bool:
     return Path(sys.executable or "").name.startswith("python") and not getattr(sys, "frozen", False)
 
 
+def _opened_high(path: Path) -> int:
+    """Opens a file with none of the first three numbers, which are the streams of a started process."""
+    low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(low)
+
+
 def _slot() -> IO[bytes] | None:
     """A locked file; None if too many processes have one. It stays locked while any process has it open."""
     for number in range(MOST_PROCESSES):
         path = cache.lock_path(cache.prepare_root(), "unfinished", str(number))
-        file = path.open("ab")
+        file = os.fdopen(_opened_high(path), "ab")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file

@@ -100,8 +100,7 @@ def dispatch_of(mark: Mark) -> Any:
     if mark.ticket or STATE.arguments is None:
         return None
     marked, _, _, dispatch, _ = STATE.arguments
-    is_its_own = marked.function_name == mark.function and marked.variant(mark.options) is dispatch
-    return dispatch if dispatch is not None and is_its_own else None
+    return dispatch if dispatch is not None and marked.variant(mark.options) is dispatch else None
 
 
 def may_detach(mark: Mark) -> bool:
