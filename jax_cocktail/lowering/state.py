@@ -172,16 +172,21 @@ def in_state(**values: Any) -> Iterator[None]:
 
 
 _WRAPPERS = "jax_cocktail.api"  # the module that makes the calls
-_NOT_THE_USERS = sys.stdlib_module_names | {"jax", "jaxlib", "jax_cocktail"}
+_LOWERS = frozenset({"jax", "jaxlib"})
+_NOT_THE_USERS = _LOWERS | sys.stdlib_module_names | {"jax_cocktail"}
 
 
 def in_callback() -> bool:
     """True if the call in `STATE.arguments` has called the user's code, which has led here. On a CPU, the
     caller's thread runs host callbacks, and what these compile is no part of the call."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None and (module := str(frame.f_globals.get("__name__"))) != _WRAPPERS:
-        if module.partition(".")[0] not in _NOT_THE_USERS:
-            return True
+    lowers = called = False
+    while frame is not None:
+        if (module := str(frame.f_globals.get("__name__"))) == _WRAPPERS:
+            return called
+        package = module.partition(".")[0]
+        lowers = lowers or package in _LOWERS
+        called = called or (lowers and package not in _NOT_THE_USERS)  # and has called JAX
         frame = frame.f_back
     return False
 
