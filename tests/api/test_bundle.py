@@ -21,7 +21,7 @@ from jax_cocktail import cache
 from jax_cocktail.errors import BundleError
 from jax_cocktail.lowering.choice import bundle, decisions
 from jax_cocktail.lowering.edge import custom_call
-from jax_cocktail.memory import MEMORY
+from jax_cocktail.memory import MEMORY, Carried
 from jax_cocktail.utask.candidate import Candidate
 from tests.process import python
 
@@ -55,6 +55,13 @@ SAVES = """
     ours = [np.asarray(f(x)).tolist() for f in functions]  # by the compiled programs
     say(ours=ours, digest=jax_cocktail.save_bundle(os.environ["BUNDLE"]))
 """
+
+
+@pytest.fixture(autouse=True)
+def empty_handed(monkeypatch):
+    """What a test loads is gone for the next one, of whatever file."""
+    monkeypatch.setattr(MEMORY, "carried", Carried())
+    monkeypatch.setattr(MEMORY, "planned_for", set())
 
 
 def child(program, folder, **environment):
