@@ -39,7 +39,8 @@ def peers_of(row: Row, expected: Any) -> dict[str, Run]:
             run = make()
         except ImportError:
             continue
-        gap = largest_difference(np.asarray(run()), np.asarray(expected).reshape(np.shape(run())))
+        result = np.asarray(run())
+        gap = largest_difference(result, np.asarray(expected).reshape(result.shape))
         if gap > row.tolerance:
             warnings.warn(f"{row.name}: {name} differs by {gap:.1e}, and is left out", stacklevel=1)
         else:

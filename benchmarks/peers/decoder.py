@@ -18,11 +18,11 @@ Weights = dict[str, np.ndarray]
 
 
 def decode(token: Any, weights: Any, steps: int) -> Any:
-    """The tokens that follow a token, and the logits of the last one. One sequence."""
+    """The logits of the last of so many tokens that follow a token. One sequence."""
     table = weights["table"]
     width = table.shape[1]
 
-    def step(state: Any, at: Any) -> tuple[Any, Any]:
+    def step(state: Any, at: Any) -> tuple[Any, None]:
         token, keys, values, _ = state
         x = table[token]
         keys = lax.dynamic_update_index_in_dim(keys, x @ weights["k"], at, 0)
@@ -32,8 +32,7 @@ def decode(token: Any, weights: Any, steps: int) -> Any:
         x = x + (chosen @ values) @ weights["o"]
         x = x + jax.nn.relu(x @ weights["up"]) @ weights["down"]
         logits = x @ weights["out"]
-        token = jnp.argmax(logits)
-        return (token, keys, values, logits), token
+        return (jnp.argmax(logits), keys, values, logits), None
 
     cache = jnp.zeros((steps, width))
     state = token, cache, cache, jnp.zeros(weights["out"].shape[1])

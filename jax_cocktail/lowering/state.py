@@ -140,11 +140,6 @@ def first_call_ends() -> None:
     FIRST_CALLS.pop(threading.get_ident(), None)
 
 
-def forget_first_calls() -> None:
-    """A forked child has none of the other threads."""
-    FIRST_CALLS.clear()
-
-
 def go_on() -> None:
     """Work that takes long calls this now and then. In the background, it gives way to first calls.
 

@@ -20,8 +20,8 @@ import numpy as np
 from jax import lax
 
 import jax_cocktail
+from tests.api.beside import OPTIONS
 
-OPTIONS = {"force": "cocktail", "compile": "background", "plans": "fresh"}
 SETTINGS: tuple[Callable[[], Any], ...] = (
     contextlib.nullcontext,
     lambda: jax.default_matmul_precision("highest"),

@@ -17,13 +17,13 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.lowering.run.dispatch import Dispatch
+from tests.api import random_calls
+from tests.api.beside import OPTIONS
 from tests.process import python
 from tests.selection import ALL
 
 pytestmark = pytest.mark.all_candidates  # about what is compiled
 
-# As if each capture took long: what the plan cache has does not help the second of two calls.
-OPTIONS = {"force": "cocktail", "compile": "background", "plans": "fresh"}
 X = jnp.arange(4.0)
 _compiled = [0]
 jax.monitoring.register_event_duration_secs_listener(
@@ -152,14 +152,7 @@ TREES = st.recursive(
     ),
     max_leaves=3,
 )
-SETTINGS = st.sampled_from(
-    [
-        contextlib.nullcontext,
-        lambda: jax.default_matmul_precision("highest"),
-        lambda: jax.enable_x64(True),
-        lambda: jax.numpy_dtype_promotion("strict"),
-    ]
-)
+SETTINGS = st.sampled_from(random_calls.SETTINGS)
 CALLS = st.tuples(TREES, st.sampled_from(["positional", "named"]), SETTINGS)
 
 

@@ -69,10 +69,9 @@ def test_the_second_run_takes_the_program(tmp_path):
 
 def test_a_process_that_closes_its_streams(tmp_path):
     """It ends as without us: the thread in the background has stopped before the interpreter does."""
+    options = {"COMPILE": "background", "PLANS": "cached", "DETACH": "1", "CACHE_DIR": str(tmp_path)}
     program = SCRIPT + "import sys; sys.stdout.close(); sys.stderr.close()"
-    environment = {**os.environ, "JAX_COCKTAIL_CACHE_DIR": str(tmp_path), "JAX_COCKTAIL_DETACH": "1"}
-    environment |= {"JAX_COCKTAIL_COMPILE": "background", "JAX_COCKTAIL_PLANS": "cached"}
-    assert subprocess.run([sys.executable, "-c", program], env=environment).returncode == 0
+    python(program, **{f"JAX_COCKTAIL_{name}": value for name, value in options.items()})
 
 
 def network(w, x):

@@ -39,7 +39,6 @@ from jax_cocktail.lowering.state import (
     NotTraced,
     Stopped,
     first_call_ends,
-    forget_first_calls,
     go_on,
     in_state,
 )
@@ -417,7 +416,7 @@ def _end() -> None:
 def _forget() -> None:
     """A forked child has none of the threads."""
     global _queue
-    forget_first_calls()
+    state.FIRST_CALLS.clear()
     _queue = Queue(_do, _fails)
 
 
