@@ -1,7 +1,8 @@
 """Ours and stock XLA beside what a user would pick instead: ONNX Runtime, OpenVINO, numba, PyTorch.
 
 Every row is a program as one writes it in JAX. Peers that are not installed are left out; `pip install -e
-'.[peers]'` installs them. All run in turn, with as many threads as there are cores, and the medians count.
+'.[peers]'` installs them. All run in turn, with as many threads as there are cores, and the medians count. Before
+its turn, each waits until the threads of the one before sleep: some wait for work in a loop for long.
 Four sizes of LSTMs are the same with every seed; others come from it, so that nothing can be tuned to them.
 
     python -m benchmarks.peers                        all rows, `jit` as it decides
@@ -27,6 +28,7 @@ from benchmarks.peers import decoder, recurrent, scalar
 from benchmarks.peers.rows import Row, Run
 from jax_cocktail_tools.models.measure import interleaved_samples, largest_difference
 
+REST = 0.04  # longer than a thread of any of them waits for work in a loop
 NAMES = ("ONNX Runtime", "OpenVINO", "PyTorch", "numba")
 Record = dict[str, Any]
 
@@ -59,7 +61,7 @@ def measure(row: Row, force: bool, seconds: float) -> Record:
         "stock": partial(stock, *row.arguments),
         **peers_of(row, expected),
     }
-    timed = interleaved_samples(list(ways.values()), seconds=seconds)
+    timed = interleaved_samples(list(ways.values()), seconds=seconds, rest=REST)
     found = dict(zip(ways, timed.medians, strict=True))
     rivals = {name: time for name, time in found.items() if name not in ("ours", "stock")}
     best = min(rivals.values(), default=float("nan"))

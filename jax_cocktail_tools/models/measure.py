@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import jax
@@ -68,6 +69,7 @@ def interleaved_samples(
     least: int = 5,
     most: int = 400,
     patience: float = 1.0,
+    rest: float = 0.0,
 ) -> Timed:
     """Times functions that run in turn, so that a drift of the machine affects all of them.
 
@@ -75,18 +77,33 @@ def interleaved_samples(
       functions: closures that start the work and return arrays to wait for.
       seconds: the time to spend in total, with at least ``least`` and at most ``most`` rounds.
       patience: the time is longer by this factor while other processes hold the cores.
+      rest: the seconds of a pause before a function's turn, in which the threads of other libraries stop
+        waiting for work in a loop. Then come calls for as long, of which the first does not count.
     """
     samples: list[list[float]] = [[] for _ in functions]
     for function in functions:
         jax.block_until_ready(function())
     watch = Watch()
-    while (turn := len(samples[0])) < least or (turn < most and _goes_on(watch, seconds, patience)):
+    for turn in count():
+        if turn >= least and (turn >= most or not _goes_on(watch, seconds, patience)):
+            break
         for k in range(len(functions)):
             which = (k + turn) % len(functions)
-            start = time.perf_counter()
-            jax.block_until_ready(functions[which]())
-            samples[which].append(time.perf_counter() - start)
+            samples[which] += _turn(functions[which], rest)
     return Timed(tuple(map(tuple, samples)), watch.others())
+
+
+def _turn(function: Callable[[], Any], rest: float) -> list[float]:
+    """The seconds of the calls of a turn."""
+    if rest:
+        time.sleep(rest)
+        jax.block_until_ready(function())
+    found, begin = list[float](), time.perf_counter()
+    while not found or time.perf_counter() - begin < rest:
+        start = time.perf_counter()
+        jax.block_until_ready(function())
+        found.append(time.perf_counter() - start)
+    return found
 
 
 def _goes_on(watch: Watch, seconds: float, patience: float) -> bool:
