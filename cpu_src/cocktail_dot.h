@@ -5,6 +5,7 @@
 #define COCKTAIL_DOT_H
 
 #include "cocktail_inner.h"
+#include "cocktail_panels.h"
 
 // ---- any strides, any types -----------------------------------------------------------------------------
 
@@ -46,10 +47,10 @@ CK_INLINE CkDot<B, A, O> ck_dot_transposed(const CkDot<A, B, O>& d) {
   return CkDot<B, A, O>{d.n, d.m, d.k, d.b, d.b_n, d.b_k, d.a, d.a_k, d.a_m, d.o, d.o_n, d.o_m};
 }
 
-enum CkKernel { CK_STRIDED, CK_GEMV, CK_NARROW_GEMV, CK_INNER, CK_GEMM };
+enum CkKernel { CK_STRIDED, CK_GEMV, CK_NARROW_GEMV, CK_INNER, CK_GEMM, CK_PACKED };
 
 // The plan of one product. `transposed`: the left and right operands are exchanged. `rows`, `groups`: see
-// ck_gemv and ck_gemm.
+// ck_gemv, ck_gemm and ck_panels.
 struct CkPlan {
   CkKernel kernel;
   bool transposed;
@@ -81,6 +82,8 @@ constexpr CkPlan ck_plan(CkShape given, i64 lanes, i64 narrow, bool turns) {
   bool transposed = turns && s.o_n != 1 && s.o_m == 1;
   if (s.k == 0) {
     return {CK_STRIDED, false, 0, 0};
+  } else if (s.b_n == kCkPanels) {
+    return {CK_PACKED, false, int(s.m), 0};
   } else if (columns && s.n >= lanes && (s.m <= kCkGemvRows || !rows || s.n >= s.m)) {
     kernel = s.m <= kCkGemvRows ? CK_GEMV : CK_GEMM;
     transposed = false;
@@ -123,6 +126,8 @@ CK_INLINE void ck_dot_as(const CkDot<A, B, O>& d, const Sink& sink) {
     ck_gemv<C, 16, ROWS, GROUPS>(columns, rows, sink);
   } else if constexpr (KERNEL == CK_INNER) {
     ck_inner(columns, rows, sink);
+  } else if constexpr (KERNEL == CK_PACKED) {
+    ck_panels<C, ROWS>(columns, rows, sink);
   } else {
     ck_gemm<C, ROWS, GROUPS>(columns, rows, sink);
   }
@@ -153,6 +158,8 @@ CK_NOINLINE void ck_dot_planned(CkKernel kernel, const CkDot<A, B, O>& d) {
     ck_dot_to<CK_GEMM, -1, 15>(d);
   } else if (kernel == CK_STRIDED) {
     ck_dot_strided(d);
+  } else if (kernel == CK_PACKED) {
+    if constexpr (CkSame<B, typename CkLane<A, B, O>::type>::value) ck_dot_to<CK_PACKED, -1, 0>(d);
   } else {
     for (i64 i = 0; i < d.m; ++i) {
       const CkDot<A, B, O> row{1,   d.n,   d.k,   d.a + i * d.a_m, d.a_m, d.a_k,

@@ -19,7 +19,7 @@ struct CkDot {
   i64 o_m, o_n;
 };
 
-constexpr i64 kCkDepth = 128;  // a panel of this depth stays in the first cache
+constexpr i64 kCkDepth = CK_VECTOR_BYTES == 64 ? 128 : 256;  // a panel of it stays in the first cache
 constexpr i64 kCkTileRows = 96;
 // Lines from the one in use to the one to prefetch. Those of a matrix may all share a few sets of the first
 // cache; those of a panel follow each other.
@@ -133,8 +133,16 @@ struct CkVisit {
 
 // ---- the innermost block --------------------------------------------------------------------------------
 
-// Where the lines of b lie: in a matrix; in one from which they are copied to `panel`; in such a panel.
-enum CkLines { CK_MATRIX, CK_TO_PANEL, CK_PANEL };
+// Where the lines of b lie: in a matrix; in one from which they are copied to `panel`; in such a panel; in
+// panels of kCkPanelBytes (cocktail_panels.h) that are b_k apart.
+enum CkLines { CK_MATRIX, CK_TO_PANEL, CK_PANEL, CK_PANELS };
+constexpr i64 kCkPanelBytes = 64;
+
+// The place of a column behind the first one.
+template <CkLines LINES>
+CK_INLINE constexpr i64 ck_column(i64 column, i64 width, i64 panel) {
+  return LINES == CK_PANELS ? column / width * panel + column % width : column;
+}
 
 // ROWS x (VECTORS vectors of) sums over `depth` in registers. `add`: add them to the tile.
 template <class C, class B, int BYTES, int ROWS, int VECTORS, CkLines LINES>
@@ -143,7 +151,9 @@ CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* ti
   typedef CkVector<C, BYTES> V;
   typedef typename V::type Lanes;
   // Of a matrix, memory is the limit if rows are few; it helps beyond the second cache.
-  constexpr i64 ahead = LINES == CK_PANEL ? kCkPanelAhead : ROWS <= 3 || LINES == CK_TO_PANEL ? kCkAhead : 0;
+  constexpr i64 ahead = LINES >= CK_PANEL ? kCkPanelAhead : ROWS <= 3 || LINES == CK_TO_PANEL ? kCkAhead : 0;
+  constexpr i64 width = LINES == CK_PANELS ? kCkPanelBytes / i64(sizeof(B)) : VECTORS * V::lanes;
+  const i64 next = LINES == CK_PANELS ? width : b_k;
   Lanes sum[ROWS][VECTORS] = {};
   const C* a = rows.at;
   const i64 step_m = rows.step_m, step_k = rows.step_k;
@@ -160,14 +170,14 @@ CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* ti
       const Lanes scale = ck_broadcast<C, BYTES>(a[0]);
       CK_UNROLL
       for (int v = 0; v < VECTORS; ++v) {
-        Lanes line = ck_load<C, BYTES>(b + v * V::lanes);
+        Lanes line = ck_load<C, BYTES>(b + ck_column<LINES>(v * V::lanes, width, b_k));
         sum[0][v] = ck_multiply_add<C>(sum[0][v], scale, line);
       }
     } else {
       Lanes line[VECTORS];
       CK_UNROLL
       for (int v = 0; v < VECTORS; ++v) {
-        line[v] = ck_load<C, BYTES>(b + v * V::lanes);
+        line[v] = ck_load<C, BYTES>(b + ck_column<LINES>(v * V::lanes, width, b_k));
         CK_IN_REGISTER(line[v]);
         if constexpr (LINES == CK_TO_PANEL) ck_store<C, BYTES>(panel + v * V::lanes, line[v]);
       }
@@ -180,10 +190,13 @@ CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* ti
     }
     if constexpr (ahead != 0) {
       CK_UNROLL
-      for (int v = 0; v < VECTORS; ++v) __builtin_prefetch(b + ahead * b_k + v * V::lanes);
+      for (int v = 0; v < VECTORS; ++v) {
+        if (LINES == CK_PANELS && v * V::lanes % width != 0) continue;  // a line of a panel is one of the cache
+        __builtin_prefetch(b + ahead * next + ck_column<LINES>(v * V::lanes, width, b_k));
+      }
     }
     a += step_k;
-    b += b_k;
+    b += next;
     if constexpr (LINES == CK_TO_PANEL) panel += VECTORS * V::lanes;
   }
   CK_UNROLL

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from jax_cocktail.utask.ir import UOperator
@@ -11,6 +11,9 @@ from jax_cocktail.utask.layout import row_major
 from jax_cocktail.utask.tensor_order import COLUMNS, PACKED, depth_shape, depth_strides, line_length
 
 Strides = tuple[int, ...]
+
+
+PANELS = 1 << 61  # in place of a stride: columns lie in panels (kCkPanels in cpu_src/cocktail_panels.h)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,18 @@ class Contraction:
             for axis in (self.batch, self.rows, self.columns, self.depth)
         )
         return Contraction(batch, columns, rows, depth, self.outer)
+
+    def with_panels(self, width: int) -> Contraction:
+        """The contraction with all columns on one axis, if they lie in panels of so many, each a matrix by
+        itself, and side by side in the result."""
+        n, k = self.columns, self.depth
+        if (n.size, n.strides[1], k.strides[1]) != (width, 1, width):
+            return self
+        panels = next((a for a in self.outer if a.strides == (0, width * k.size, width * n.strides[2])), None)
+        if panels is None:
+            return self
+        columns = Axis(panels.size * width, (0, PANELS, n.strides[2]))
+        return replace(self, columns=columns, outer=tuple(a for a in self.outer if a is not panels))
 
     @property
     def read(self) -> tuple[int, int, int, int, int, int, int]:

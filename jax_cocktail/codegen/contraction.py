@@ -7,12 +7,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
 
-from jax_cocktail.analysis.contraction import Contraction, contraction
+from jax_cocktail.analysis.contraction import PANELS, Contraction, contraction
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.kernel import Expression, Index, Spelled, spelled
 from jax_cocktail.codegen.text import STORAGE
 from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.cost.conv_plan import ConvPlan, conv_case, conv_plan
+from jax_cocktail.cost.cpu_products import core_product
 from jax_cocktail.cost.dot_plan import DotPlan, dot_form, dot_plan, is_rounded
 from jax_cocktail.device.tuning import BLOCK, PROGRAM
 from jax_cocktail.utask.ir import UOperator
@@ -22,9 +23,12 @@ from jax_cocktail.utask.tensor_order import PACKED
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 
+_SPELLED = {PACKED: "kCkDotPacked", PANELS: "kCkPanels"}
+
+
 def _number(number: int) -> str:
     """A size or stride as an argument of a template."""
-    return "kCkDotPacked" if number == PACKED else str(number)
+    return _SPELLED.get(number) or str(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +113,8 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
             _emit_sum(context, operator, o)
             return
         product = contraction(operator, (a.strides, b.strides, o.strides))
-        if not context.target.has_threads:  # groups of rows read columns while they are in the cache
-            product = replace(
-                product, outer=tuple(sorted(product.outer, key=lambda axis: not axis.strides[1]))
-            )
+        if not context.target.has_threads:
+            product = core_product(product, b.dtype)
         outer = product.outer
         if emit_held(context, [(operator, o)]):
             return

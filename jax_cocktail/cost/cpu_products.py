@@ -2,8 +2,8 @@
 
 The choices are those of `cpu_src/cocktail_dot.h` and `cocktail_conv.h`: a kernel holds a block of sums in
 registers, so it loads the left operand once for each group of columns that it makes at once, and the right
-operand once for each group of rows. Sums of more than 128 products wait in the result in between. Packed
-panels and tiles lie on the stack and do not count.
+operand once for each group of rows. Longer sums wait in the result in between. Panels and tiles on the stack
+do not count.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd, prod
 
-from jax_cocktail.analysis.contraction import Contraction
+from jax_cocktail.analysis.contraction import PANELS, Contraction
 from jax_cocktail.cost.vector import Vector
 from jax_cocktail.device.host import SERVER
+from jax_cocktail.device.tuning import FACTORS
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE
 
 VECTOR_BYTES = ITEM_SIZE["float32"] * SERVER.vector_lanes  # of the widest vectors of a core
-_DEPTH, _TILE_ROWS, _INNER_ROWS, _INNER_BLOCK, _FEW_PRODUCTS = 128, 96, 16, 4096, 256
+_TILE_ROWS, _INNER_ROWS, _INNER_BLOCK, _FEW_PRODUCTS, _BLOCK_ROWS = 96, 16, 4096, 256, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,20 @@ class Form:
     def lanes(self) -> int:
         return self.vector // self.lane
 
+    @property
+    def most_vectors(self) -> int:
+        """Vectors of columns beside the tallest block of rows (kCkColumnVectors)."""
+        return 4 if self.vector == 64 else 2
+
+    @property
+    def chunk(self) -> int:
+        """Products that are summed in registers (kCkDepth)."""
+        return 128 if self.vector == 64 else 256
+
+    @property
+    def chunks(self) -> int:
+        return _above(self.k, self.chunk)
+
     def has_lines(self, lanes: int) -> bool:
         """True if lines of the right operand and of the result fill vectors of so many lanes."""
         return self.b_n == self.o_n == 1 and self.n >= lanes
@@ -76,12 +91,20 @@ class Form:
 
 def dot_loads(operator: UOperator, axes: Contraction, vector: int = VECTOR_BYTES) -> Loads:
     """The loads of a `dot` with such axes. `vector`: bytes of a vector register."""
+    axes = core_product(axes, operator.inputs[1].type.dtype)
     sizes = axes.rows.size, axes.columns.size, axes.depth.size
     strides = (*axes.read[3:], *axes.written)
     lane = _lane(operator)
     alike = all(ITEM_SIZE[value.type.dtype] == lane for value in operator.inputs[:2])
     form = Form(*sizes, *strides, lane, vector, alike)
     return product_loads(form) * (axes.batch.size * prod(axis.size for axis in axes.outer))
+
+
+def core_product(product: Contraction, dtype: str) -> Contraction:
+    """The product as a core makes it. Its right factor has elements of this type."""
+    found = product.with_panels(FACTORS.panel_bytes // ITEM_SIZE[dtype])
+    # groups of rows read columns while they are in the cache
+    return replace(found, outer=tuple(sorted(found.outer, key=lambda axis: not axis.strides[1])))
 
 
 def product_loads(form: Form) -> Loads:
@@ -93,6 +116,8 @@ def product_loads(form: Form) -> Loads:
 
 def _choice(f: Form) -> tuple[Callable[[Form], Loads], bool]:
     """The kernel of a product, and True if its operands change places."""
+    if f.b_n == PANELS:
+        return _panels, False
     lanes, few, t = f.lanes, 12 if f.vector == 64 else 6, f.turned()
     wide, tall = f.has_lines(lanes), t.has_lines(lanes)
     if wide or tall:
@@ -125,19 +150,31 @@ def _columns(f: Form, lanes: int) -> Loads:
         groups, left, widest = groups + left // widest, left % widest, max(widest // 2, 1)
     read = (whole + bool(over)) * lanes  # the last group overlaps its neighbour
     groups += bool(over)
-    chunks = _above(f.k, _DEPTH)
-    return Loads(f.m * f.k * groups, f.k * read, f.m * read * (chunks - 1), f.m * read * chunks)
+    return Loads(f.m * f.k * groups, f.k * read, f.m * read * (f.chunks - 1), f.m * read * f.chunks)
+
+
+def _panels(f: Form) -> Loads:
+    """Blocks of rows over panels of columns that were packed before (`ck_panels`)."""
+    blocks = _above(f.m, _BLOCK_ROWS)
+    tall, registers = _above(f.m, blocks), 24 if f.vector == 64 else 11
+    widest = 8 if 8 * tall <= registers else 4 if 4 * tall <= registers else f.most_vectors
+    groups, left = 0, f.n // f.lanes
+    while left:
+        groups, left, widest = groups + left // widest, left % widest, widest // 2
+    dense = f.m * f.n if f.o_n == 1 else 0
+    right = f.k * f.n * blocks
+    return Loads(f.m * f.k * groups, right, dense * (f.chunks - 1), dense * (f.chunks - 1) + f.m * f.n)
 
 
 def _blocks(f: Form) -> Loads:
     """Blocks of rows over packed panels of columns (`ck_gemm`)."""
-    most = 4 if f.vector == 64 else 2  # vectors of a panel
+    most = f.most_vectors  # of a panel
     width = most * f.lanes
     whole, rest = f.n // width, f.n % width
     vectors = _above(rest, f.lanes)
     last = most if vectors > 2 else vectors  # of the panel that is not full
-    chunks, depth, full, part = _above(f.k, _DEPTH), f.k, whole * width, rest
-    if f.b_k == 1 and f.b_n != 1 and f.k % _DEPTH >= f.lanes and f.lane >= 4:  # transposed while packed
+    chunks, depth, full, part = f.chunks, f.k, whole * width, rest
+    if f.b_k == 1 and f.b_n != 1 and f.k % f.chunk >= f.lanes and f.lane >= 4:  # transposed while packed
         depth, part = _above(f.k, f.lanes) * f.lanes, last * f.lanes
     right = depth * (full * _times(f, most, width) + part * _times(f, last, rest))
     dense = f.m * full if f.o_n == 1 else 0
@@ -148,7 +185,7 @@ def _blocks(f: Form) -> Loads:
 def _times(f: Form, vectors: int, columns: int) -> int:
     """The number of reads of a panel of so many vectors where it is: for each tile of at most 96 rows, to
     pack it; for each block of rows if it is dense already."""
-    most = 12 if vectors * 64 <= 2 * f.vector else 6
+    most = (2 if vectors * 64 <= 2 * f.vector else 1) * _BLOCK_ROWS
     blocks = _above(f.m, most)
     if f.alike and f.b_n == 1 and f.b_k == columns == vectors * f.lanes:
         return blocks

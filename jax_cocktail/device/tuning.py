@@ -90,12 +90,11 @@ class FactorTuning:
     """Right factors of products that a core packs before a loop [E]."""
 
     trips: int = 32  # least products that read the copy: it takes as long as two or three of them
-    rows: int = 13  # least rows; fewer read each line of the matrix once, where it is (kCkGemvRows)
 
     # Bytes.
-    bytes: int = 64 << 10  # of a matrix; a smaller one stays in the nearest cache beside its panels
+    bytes: int = 64 << 10  # of a matrix; a smaller one stays in the nearest cache wherever its lines lie
     most_bytes: int = 64 << 20  # of all copies of a unit
-    panel_bytes: int = 256  # of a line of a panel: four vector registers (kCkColumnVectors)
+    panel_bytes: int = 64  # of a line of a panel: a cache line (kCkPanelBytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The orders in which machines read the right factor (k, columns) of a product: a row for each.
 
-Columns make blocks, which follow each other. A core reads a panel of so many neighbouring columns as its
-registers have sums for, row by row; tensor cores read blocks as `utask.tensor_order` says. In a program, only
+Columns make blocks, which follow each other. A core reads panels of so many neighbouring columns as fill a
+cache line, row by row; tensor cores read blocks as `utask.tensor_order` says. In a program, only
 reshapes and transposes say so: results are the sums of the same products.
 """
 
@@ -21,14 +21,16 @@ from jax_cocktail.utask.types import ITEM_SIZE, Shape, TensorType, Value
 
 class Row(NamedTuple):
     """A machine's order. `columns`: of a block, by the type of elements; `depth`: the axes that k becomes, of
-    which the second one, if there is one, lies inside a column of a block."""
+    which the second one, if there is one, lies inside a column of a block; `joins`: a block may consist of
+    columns of several groups, whose sums then lie side by side."""
 
     columns: Callable[[str], int]
     depth: Callable[[int, str], Shape]
+    joins: bool
 
 
-PANELS = Row(lambda dtype: FACTORS.panel_bytes // ITEM_SIZE[dtype], lambda k, dtype: (k,))
-TENSOR_CORES = Row(lambda dtype: COLUMNS, depth_shape)
+PANELS = Row(lambda dtype: FACTORS.panel_bytes // ITEM_SIZE[dtype], lambda k, dtype: (k,), joins=False)
+TENSOR_CORES = Row(lambda dtype: COLUMNS, depth_shape, joins=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Order:
         every, count = tuple(range(len(groups) + 1)), prod((*groups, last))
         if last % width == 0:
             return cls(every, (*groups, last // width), (width,), depth)
-        together = width // groups[0] if len(groups) == 1 and width % groups[0] == 0 else 0
+        whole = row.joins and len(groups) == 1 and width % groups[0] == 0
+        together = width // groups[0] if whole else 0
         if together and last % together == 0:
             return cls((1, 0), (last // together,), (together, groups[0]), depth)
         blocks = -(-count // width)

@@ -1,18 +1,17 @@
 """Packs the factors of products that a loop repeats, in the order in which the machine reads them.
 
-A core makes a product by panels: so many neighbouring columns as its registers have sums for. A line of a
-panel lies one row of the matrix behind the previous one, often on a page of its own. So each repetition waits
-for the memory, and copies the panel. This pass copies all panels once, before the outermost loop that leaves
-the matrix as it is:
+A core makes a product by panels: neighbouring columns for whose sums it has registers. A line of a panel lies
+one row of the matrix behind the previous one, often on a page of its own. So each repetition waits for the
+memory. This pass copies all panels once, before the outermost loop that leaves the matrix as it is:
 
-    loop: y = dot(x, w)         ->         p = copy(transpose(reshape(w)))       [k, n] -> [n / 64, k, 64]
+    loop: y = dot(x, w)         ->         p = copy(transpose(reshape(w)))       [k, n] -> [n / 16, k, 16]
                                            loop: y = reshape(dot(x, p))
 
 (K. Goto, R. van de Geijn: Anatomy of high-performance matrix multiplication, section 4.2.3.) The sums do not
 change. Units that run whole loops have a copy each. Units that share a product read short pieces of all rows:
 each copies its part, a view of outside arrays that the trip of a parallel loop determines:
 
-                                            parallel i: p[i] = order(w[:, columns of i])
+                                            parallel i: p[i] = panels(w[:, columns of i])
     loop: parallel i:               ->      loop: parallel i:
         y = dot(x, w[:, columns of i])          y = dot(x, p[i])
 
@@ -59,6 +58,7 @@ from jax_cocktail.utask.types import Source, TensorType, Value
 Axes = tuple[int, ...]
 
 _MOVES = VIEWS - {"broadcast"} | {"pad"}  # a part of an array has no more elements than that
+_IN_PANELS = {"float32"}, {"float64"}  # others are converted on the way
 _TF32 = {"exponent_bits": 8, "mantissa_bits": 10}
 
 
@@ -234,10 +234,11 @@ class _Packer:
     def _product(self, dot: UOperator) -> Sequence[Statement]:
         left, right = dot.inputs
         dot = with_operands(dot, {left: self._own(left, dot.source)})
-        own, order = self._row(right, self._tensor_order(dot) or self._turned(dot), dot.source)
-        if order is not None:
-            return _multiplied(dot, order, own, Builder(self.fresh, dot.source))
-        if own == right and self._is_wide(dot):
+        order: Order | Axes = self._tensor_order(dot) or self._panels(dot) or self._turned(dot)
+        own, kept = self._row(right, order, dot.source)
+        if kept is not None:
+            return _multiplied(dot, kept, own, Builder(self.fresh, dot.source))
+        if own == right and self._repays(dot):
             return self._by_panels(dot, Builder(self.fresh, dot.source))
         return (with_operands(dot, {right: own}),)
 
@@ -254,21 +255,20 @@ class _Packer:
             value = self.views[value]
         return value
 
-    def _is_wide(self, product: UOperator) -> bool:
-        """True for a product of many rows by one core with a large matrix that consists of whole panels."""
-        if self.first is None or self.packing.near or not self.frames[-1].alone:
-            return False
-        left, right = (v.type for v in product.inputs)
-        if {left.dtype, right.dtype, product.output.type.dtype} not in ({"float32"}, {"float64"}):
-            return False
-        free = [n for d, n in enumerate(left.shape) if d not in product.ints("lhs_contract")]
+    def _panels(self, dot: UOperator) -> Order | None:
+        """The panels of a core; None if it reads the matrix in other ways, or the machine is no core."""
+        left, right = (v.type for v in dot.inputs)
+        if self.packing.near or {left.dtype, right.dtype, dot.output.type.dtype} not in _IN_PANELS:
+            return None
+        return Order.of(right, PANELS) if dot.ints("rhs_contract") == (0,) and not dot.ints("rhs_batch") else None
+
+    def _repays(self, product: UOperator) -> bool:
+        """True for a product by one core with a large matrix."""
         return (
-            product.ints("rhs_contract") == (0,)
-            and not product.ints("rhs_batch")
-            and bool(free)
-            and free[-1] >= FACTORS.rows
-            and right.nbytes >= FACTORS.bytes
-            and prod(right.shape[1:]) % PANELS.columns(right.dtype) == 0
+            self.first is not None
+            and self.frames[-1].alone
+            and self._panels(product) is not None
+            and product.inputs[1].type.nbytes >= FACTORS.bytes
             and product.output not in self.in_place
         )
 
@@ -278,7 +278,7 @@ class _Packer:
         home = max(self._home((base,)), first)
         frame = self.frames[home]
         order = Order.of(TensorType(base.type.dtype, (k, base.type.size // k)), PANELS)
-        assert order is not None, "a matrix of whole panels"
+        assert order is not None, "a matrix with panels"
         if prod(f.trips for f in self.frames[home + 1 :]) < FACTORS.trips:
             return (product,)
         if (base, k) not in frame.packed:
@@ -287,7 +287,7 @@ class _Packer:
             self.room -= base.type.nbytes
             panels = order.moved(base, before := b.to(frame.before))
             frame.packed[base, k] = before.emit("copy", (panels,), panels.type)
-        b.define(product.outputs, "reshape", (order.product(product, frame.packed[base, k], b),))
+        b.define(product.outputs, "reshape", (_sums(product, order, frame.packed[base, k], b),))
         return b.out
 
     def _home(self, values: Sequence[Value]) -> int:
@@ -375,14 +375,21 @@ class _Packer:
         return packed
 
 
-def _multiplied(dot: UOperator, order: Order, factor: Value, b: Builder) -> Sequence[Statement]:
-    """The product with a factor in the order of tensor cores."""
+def _sums(dot: UOperator, order: Order, factor: Value, b: Builder) -> Value:
+    """The product with a factor in another order, without the columns behind the last one."""
     product, columns = order.product(dot, factor, b), dot.inputs[1].type.shape[1:]
+    if not order.padding:
+        return product
     kept = dot.output.type.shape[: dot.output.type.rank - len(columns)]
-    if order.padding:
-        flat = b.reshape(product, (*kept, order.wide))
-        product = b.slice(flat, (0,) * flat.type.rank, (*kept, prod(columns)))
-    turned = b.reshape(product, (*kept, *(columns[a] for a in order.axes)))
+    flat = b.reshape(product, (*kept, order.wide))
+    return b.slice(flat, (0,) * flat.type.rank, (*kept, prod(columns)))
+
+
+def _multiplied(dot: UOperator, order: Order, factor: Value, b: Builder) -> Sequence[Statement]:
+    """The product with a factor in another order, and its columns in theirs."""
+    columns = dot.inputs[1].type.shape[1:]
+    kept = dot.output.type.shape[: dot.output.type.rank - len(columns)]
+    turned = b.reshape(_sums(dot, order, factor, b), (*kept, *(columns[a] for a in order.axes)))
     back = [len(kept) + order.axes.index(d) for d in range(len(columns))]
     b.define(dot.outputs, "transpose", (turned,), permutation=(*range(len(kept)), *back))
     return b.out
