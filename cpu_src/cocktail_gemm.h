@@ -191,7 +191,7 @@ CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* ti
     if constexpr (ahead != 0) {
       CK_UNROLL
       for (int v = 0; v < VECTORS; ++v) {
-        if (LINES == CK_PANELS && v * V::lanes % width != 0) continue;  // a line of a panel is one of the cache
+        if (LINES == CK_PANELS && v * V::lanes % width != 0) continue;  // one line of the cache
         __builtin_prefetch(b + ahead * next + ck_column<LINES>(v * V::lanes, width, b_k));
       }
     }

@@ -1,6 +1,6 @@
 // Products whose right matrix has been packed before: panels of columns, each a cache line wide, follow each
-// other. So the vectors of columns that a kernel has sums for come from a few streams, where lines of a matrix
-// would each come from a page of its own. The order of sums is that of ck_gemm.
+// other. So what a kernel reads are a few streams, while each line of a matrix may lie on a page of its own.
+// The order of sums is that of ck_gemm.
 // (K. Goto, R. van de Geijn: Anatomy of high-performance matrix multiplication, section 4.2.3.)
 #ifndef COCKTAIL_PANELS_H
 #define COCKTAIL_PANELS_H

@@ -1,8 +1,8 @@
 """Ours and stock XLA beside what a user would pick instead: ONNX Runtime, OpenVINO, numba, PyTorch.
 
 Every row is a program as one writes it in JAX. Peers that are not installed are left out; `pip install -e
-'.[peers]'` installs them. All run in turn, with as many threads as there are cores, and the medians count. Before
-its turn, each waits until the threads of the one before sleep: some wait for work in a loop for long.
+'.[peers]'` installs them. All run in turn, with as many threads as there are cores, and the medians count.
+Before its turn, each waits until the threads of the one before sleep: some wait for work in a loop for long.
 Four sizes of LSTMs are the same with every seed; others come from it, so that nothing can be tuned to them.
 
     python -m benchmarks.peers                        all rows, `jit` as it decides

@@ -22,7 +22,6 @@ from jax_cocktail.utask.sizes import Size
 from jax_cocktail.utask.tensor_order import PACKED
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
-
 _SPELLED = {PACKED: "kCkDotPacked", PANELS: "kCkPanels"}
 
 

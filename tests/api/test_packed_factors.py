@@ -60,6 +60,16 @@ def test_recurrent_cells(rows, dtype):
             assert error <= max(2 * theirs, floor)
 
 
+@pytest.mark.parametrize("units", [1, 2])
+@pytest.mark.parametrize(("rows", "hidden"), [(1, 129), (2, 100), (5, 150), (9, 131)])
+def test_few_rows_and_odd_columns(rows, hidden, units):
+    given = operands(rows, "float32", hidden)
+    found, stock = ours(recurrent, units)(*given), jax.jit(recurrent)(*given)
+    for a, b, exact in zip(found, stock, reference(*given), strict=True):
+        error, theirs = (np.abs(np.asarray(x, np.float64) - exact).max() for x in (a, b))
+        assert error <= max(2 * theirs, 1e-5 * max(1, np.abs(exact).max()))
+
+
 @pytest.mark.parametrize("rows", [26, 64])
 def test_bits_do_not_depend_on_units(rows):
     def states(xs, h, w, u, b):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jax_cocktail.build import host as build
+from jax_cocktail.device.tuning import PROGRAM
 from tests.cpu.arrays import DTYPES, FLOATS, Library, compiled, pointer
 
 # Switches that take wide vectors away from -march=native.
@@ -74,10 +75,36 @@ def _products() -> list[Product]:
 
 PRODUCTS = _products()
 VISITED = (("f32", 3, 100, 200), ("f32", 100, 70, 130), ("f32", 1, 37, 64), ("bf16", 20, 20, 20))
+LINE = 64  # bytes of a line of a panel
+# Type, rows, panels of columns, k, stride of the result's columns.
+PACKED = (
+    *(("f32", m, 7, 40, 1) for m in (*range(1, 8), 19)),
+    *(("f64", m, 3, 40, 1) for m in (1, 2, 7)),
+    *(("f32", m, 5, k, 1) for m in (1, 40) for k in (1, 530)),
+    ("f32", 3, 3, 300, 2),
+)
+
+
+def _packed_source() -> Iterator[str]:
+    """A product of the matrix, of its panels, and of many rows whose number is known at run time only."""
+    for t, m, panels, k, o_n in PACKED:
+        width = LINE // np.dtype(DTYPES[t]).itemsize
+        n = panels * width
+        o_m, name = n * o_n + 3, f"{t}_{m}_{panels}_{k}_{o_n}"
+        arrays = f"const {t}* a, const {t}* b, {t}* o"
+        for what, b_k, b_n in (("plain", str(n), "1"), ("panels", str(width), "kCkPanels")):
+            shape = f"{m}, {n}, {k}, {k + 1}, 1, {b_k}, {b_n}, {o_m}, {o_n}"
+            call = f"ck_dot_fixed<{t}, {t}, {t}, {shape}>(1, a, 0, b, 0, o, 0);"
+            yield f"CK_EXPORT void {what}_{name}({arrays}) {{ {call} }}\n"
+        if m < PROGRAM.some_rows:
+            continue
+        shape = f"{n}, {k}, {k + 1}, 1, {width}, kCkPanels, {o_m}, {o_n}"
+        call = f"ck_dot_sized<{t}, {t}, {t}, kCkSome, {shape}>({{m, {shape}}}, 1, a, 0, b, 0, o, 0);"
+        yield f"CK_EXPORT void sized_{name}({arrays}, i64 m) {{ {call} }}\n"
 
 
 def _source() -> str:
-    lines = ['#include "cocktail_dot.h"\n']
+    lines = ['#include "cocktail_dot.h"\n', *_packed_source()]
     for p in PRODUCTS:
         a, b, o = p.types
         lines.append(
@@ -176,3 +203,26 @@ def test_rows_do_not_change_sums(library: Library) -> None:
         results.append(o)
     for m, o in enumerate(results, 1):
         np.testing.assert_array_equal(o, results[-1][:m])
+
+
+@pytest.mark.parametrize(("dtype", "m", "panels", "k", "o_n"), PACKED)
+def test_panels_give_the_bits_of_the_matrix(
+    library: Library, dtype: str, m: int, panels: int, k: int, o_n: int
+) -> None:
+    generator, width = np.random.default_rng(6), LINE // np.dtype(DTYPES[dtype]).itemsize
+    n = panels * width
+    a = generator.standard_normal((m, k + 1)).astype(DTYPES[dtype])
+    b = generator.standard_normal((k, n)).astype(DTYPES[dtype])
+    b[:, -1] = np.nan  # stays in its column
+    packed = np.ascontiguousarray(b.reshape(k, panels, width).swapaxes(0, 1))
+    found, ways = {}, {"plain": b, "panels": packed} | ({"sized": packed} if m >= PROGRAM.some_rows else {})
+    for what, matrix in ways.items():
+        found[what] = np.zeros((m, n * o_n + 3), DTYPES[dtype])
+        arguments = [pointer(a), pointer(matrix), pointer(found[what])] + [m] * (what == "sized")
+        getattr(library.handle, f"{what}_{dtype}_{m}_{panels}_{k}_{o_n}")(*arguments)
+    result = found["plain"]
+    for other in found.values():
+        np.testing.assert_array_equal(other, result)
+    assert not result[:, n * o_n :].any() and not (o_n == 2 and result[:, 1::2].any())
+    expected = a[:, :-1].astype("d") @ b.astype("d")
+    np.testing.assert_allclose(result[:, : n * o_n : o_n], expected, rtol=1e-5, atol=k * 1e-6)

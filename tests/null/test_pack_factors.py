@@ -18,7 +18,7 @@ from jax_cocktail.utask.ir import LoopUTask, UOperator, is_parallel, walk
 from tests.null.meshes import agrees, planned
 from tests.null.programs import build, counted, elementwise, lstm, matmul, same_results, while_loop
 
-ROWS, K, COLUMNS = FACTORS.rows, 65, 256
+ROWS, K, COLUMNS = 13, 65, 256
 X, W = f"float32[{ROWS},{K}]", f"float32[{K},{COLUMNS}]"
 assert FACTORS.bytes <= K * COLUMNS * 4
 
@@ -49,7 +49,7 @@ def test_a_matrix_is_packed_before_the_loop():
     assert [s.kind for s in body if isinstance(s, UOperator)][-1] == "copy"
     assert isinstance(body[-1], LoopUTask)
     (dot,) = [s for s in walk(body[-1]) if isinstance(s, UOperator) and s.kind == "dot"]
-    assert dot.inputs[1].type.shape == (COLUMNS // 64, K, 64)
+    assert dot.inputs[1].type.shape == (COLUMNS // 16, K, 16)
 
 
 def test_gates_on_an_axis_of_their_own_are_columns():
@@ -60,17 +60,44 @@ def test_rows_of_several_axes():
     check([f"float32[3,{ROWS},{K}]", W], repeated, 1)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_few_rows(rows):
+    check([f"float32[{rows},{K}]", W], repeated, 1)
+
+
+def test_one_row_without_an_axis():
+    check([f"float32[{K}]", W], repeated, 1)
+
+
 def test_panels_of_doubles_are_narrower():
     x, w = f"float64[{ROWS},{K}]", f"float64[{K},96]"
     check([x, w], repeated, 0)  # small
-    check([x, f"float64[{K},160]"], repeated, 1)
+    body = check([x, f"float64[{K},160]"], repeated, 1)
+    (dot,) = [s for s in walk(body[-1]) if isinstance(s, UOperator) and s.kind == "dot"]
+    assert dot.inputs[1].type.shape == (160 // 8, K, 8)
+
+
+def test_zeros_fill_the_last_panel():
+    body = check([X, f"float32[{K},{COLUMNS + 3}]"], repeated, 1)
+    (dot,) = [s for s in walk(body[-1]) if isinstance(s, UOperator) and s.kind == "dot"]
+    assert dot.inputs[1].type.shape == (COLUMNS // 16 + 1, K, 16)
+
+
+def test_groups_of_rows_that_lie_apart_count():
+    def middle(groups):
+        def body(b, x, w):
+            rows = b.slice(x, (0, 1, 0), (groups, 2, K))
+            return (matmul(b, rows, w),)
+
+        return body
+
+    for groups, copies in ((FACTORS.trips - 1, 0), (FACTORS.trips, 1)):
+        check([f"float32[{groups},4,{K}]", W], middle(groups), copies)
 
 
 @pytest.mark.parametrize(
     ("x", "w"),
     [
-        (f"float32[{ROWS - 1},{K}]", W),  # read where it is
-        (X, f"float32[{K},{COLUMNS - 1}]"),  # no whole panels
         (f"float32[{ROWS},16]", "float32[16,64]"),  # small
         (f"bfloat16[{ROWS},{K}]", f"bfloat16[{K},1024]"),  # converted on the way
     ],
@@ -171,7 +198,5 @@ def test_units_pack_their_columns(name):
 
 def test_panels_are_those_of_the_templates():
     header = (Path(__file__).parents[2] / "cpu_src" / "cocktail_gemm.h").read_text(encoding="utf-8")
-    (vectors,) = re.findall(r"kCkColumnVectors = CK_VECTOR_BYTES == 64 \? (\d+)", header)
-    assert int(vectors) * 64 == FACTORS.panel_bytes
-    (rows,) = re.findall(r"kCkGemvRows = CK_VECTOR_BYTES == 64 \? (\d+)", header)
-    assert int(rows) + 1 == FACTORS.rows
+    (line,) = re.findall(r"kCkPanelBytes = (\d+)", header)
+    assert int(line) == FACTORS.panel_bytes

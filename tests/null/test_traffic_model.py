@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from jax_cocktail.analysis.contraction import PANELS
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.codegen.traffic import Moved, traffic
 from jax_cocktail.compiler import emit
@@ -139,7 +140,7 @@ def test_a_product_by_blocks():
         return Form(m, n, k, **given, lane=4, vector=32)
 
     assert product_loads(form(1, 64, 128)) == Loads(128, 64 * 128, 0, 64)
-    assert product_loads(form(1, 64, 256)) == Loads(256, 64 * 256, 64, 128)
+    assert product_loads(form(1, 64, 512)) == Loads(512, 64 * 512, 64, 128)
     assert product_loads(form(96, 64, 128)) == Loads(96 * 128 * 4, 64 * 128, 0, 96 * 64)
     assert product_loads(form(192, 64, 128)) == Loads(192 * 128 * 4, 2 * 64 * 128, 0, 192 * 64)
     packed = product_loads(form(96, 16, 128))  # read where it is, by 16 blocks of six rows
@@ -147,6 +148,9 @@ def test_a_product_by_blocks():
     inner = product_loads(form(2, 64, 128, b_k=1, b_n=128))
     assert inner == Loads(2 * 128 * 8, 2 * 64 * 128, 0, 128)
     assert product_loads(form(2, 2, 2)) == Loads(8, 8, 0, 4)
+    panels = {"b_k": 16, "b_n": PANELS}  # of 16 columns: six rows read each, one row reads four together
+    assert product_loads(form(96, 64, 128, **panels)) == Loads(96 * 128 * 4, 16 * 64 * 128, 0, 96 * 64)
+    assert product_loads(form(1, 80, 300, **panels)) == Loads(300 * 2, 80 * 300, 80, 160)
 
 
 def test_a_loop_around_a_product():

@@ -197,6 +197,7 @@ class _Packer:
         self.fresh, self.packing, self.room = FreshValues(program), packing, packing.most_bytes
         self.constants = {o.output: o for o in operators if o.kind == "constant"}
         self.views: Mapping[Value, Value] = {o.output: o.inputs[0] for o in operators if o.kind == "reshape"}
+        self.cuts = {o.output: o for o in operators if is_a(o, "slice", "dynamic_slice")}
         updates = (o.inputs[1] for o in operators if o.kind == "dynamic_update_slice")
         self.in_place = set(map(self._base, updates))  # a product that is made where its update goes
         self.frames: list[_Frame] = []
@@ -260,7 +261,9 @@ class _Packer:
         left, right = (v.type for v in dot.inputs)
         if self.packing.near or {left.dtype, right.dtype, dot.output.type.dtype} not in _IN_PANELS:
             return None
-        return Order.of(right, PANELS) if dot.ints("rhs_contract") == (0,) and not dot.ints("rhs_batch") else None
+        if dot.ints("rhs_contract") != (0,) or dot.ints("rhs_batch"):
+            return None
+        return Order.of(right, PANELS)
 
     def _repays(self, product: UOperator) -> bool:
         """True for a product by one core with a large matrix."""
@@ -279,7 +282,7 @@ class _Packer:
         frame = self.frames[home]
         order = Order.of(TensorType(base.type.dtype, (k, base.type.size // k)), PANELS)
         assert order is not None, "a matrix with panels"
-        if prod(f.trips for f in self.frames[home + 1 :]) < FACTORS.trips:
+        if prod(f.trips for f in self.frames[home + 1 :]) * self._calls(product.inputs[0]) < FACTORS.trips:
             return (product,)
         if (base, k) not in frame.packed:
             if base.type.nbytes > self.room:
@@ -289,6 +292,14 @@ class _Packer:
             frame.packed[base, k] = before.emit("copy", (panels,), panels.type)
         b.define(product.outputs, "reshape", (_sums(product, order, frame.packed[base, k], b),))
         return b.out
+
+    def _calls(self, left: Value) -> int:
+        """The number of times that a product reads its matrix: for each group of rows that lies apart."""
+        if (cut := self.cuts.get(left)) is None:
+            return 1
+        axes = zip(cut.inputs[0].type.shape, left.type.shape, strict=True)
+        axis = next((d for d, (whole, part) in enumerate(axes) if whole != part), 0)
+        return prod(left.type.shape[:axis])
 
     def _home(self, values: Sequence[Value]) -> int:
         """The outermost region in which values are visible."""
