@@ -69,6 +69,10 @@ def test_one_row_without_an_axis():
     check([f"float32[{K}]", W], repeated, 1)
 
 
+def test_a_vector_has_no_panels():
+    check([f"float32[{ROWS},{1 << 15}]", f"float32[{1 << 15}]"], repeated, 0)
+
+
 def test_panels_of_doubles_are_narrower():
     x, w = f"float64[{ROWS},{K}]", f"float64[{K},96]"
     check([x, w], repeated, 0)  # small

@@ -261,7 +261,7 @@ class _Packer:
         left, right = (v.type for v in dot.inputs)
         if self.packing.near or {left.dtype, right.dtype, dot.output.type.dtype} not in _IN_PANELS:
             return None
-        if dot.ints("rhs_contract") != (0,) or dot.ints("rhs_batch"):
+        if right.rank < 2 or dot.ints("rhs_contract") != (0,) or dot.ints("rhs_batch"):
             return None
         return Order.of(right, PANELS)
 
