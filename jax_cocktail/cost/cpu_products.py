@@ -21,7 +21,7 @@ from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE
 
 VECTOR_BYTES = ITEM_SIZE["float32"] * SERVER.vector_lanes  # of the widest vectors of a core
-_TILE_ROWS, _INNER_ROWS, _INNER_BLOCK, _FEW_PRODUCTS, _BLOCK_ROWS = 96, 16, 4096, 256, 6
+_TILE_ROWS, _INNER_ROWS, _INNER_BLOCK, _FEW_PRODUCTS = 96, 16, 4096, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _columns(f: Form, lanes: int) -> Loads:
 
 def _panels(f: Form) -> Loads:
     """Blocks of rows over panels of columns that were packed before (`ck_panels`)."""
-    blocks = _above(f.m, _BLOCK_ROWS)
+    blocks = _above(f.m, FACTORS.block_rows)
     tall, registers = _above(f.m, blocks), 24 if f.vector == 64 else 11
     widest = 8 if 8 * tall <= registers else 4 if 4 * tall <= registers else f.most_vectors
     groups, left = 0, f.n // f.lanes
@@ -185,7 +185,7 @@ def _blocks(f: Form) -> Loads:
 def _times(f: Form, vectors: int, columns: int) -> int:
     """The number of reads of a panel of so many vectors where it is: for each tile of at most 96 rows, to
     pack it; for each block of rows if it is dense already."""
-    most = (2 if vectors * 64 <= 2 * f.vector else 1) * _BLOCK_ROWS
+    most = (2 if vectors * 64 <= 2 * f.vector else 1) * FACTORS.block_rows
     blocks = _above(f.m, most)
     if f.alike and f.b_n == 1 and f.b_k == columns == vectors * f.lanes:
         return blocks

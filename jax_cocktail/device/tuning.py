@@ -89,7 +89,8 @@ class LoopTuning:
 class FactorTuning:
     """Right factors of products that a core packs before a loop [E]."""
 
-    trips: int = 32  # least products that read the copy: it takes as long as two or three of them
+    reads: int = 32  # least reads of the copy by blocks of rows: it takes as long as two or three of few rows
+    block_rows: int = 6  # most rows of a block (kCkBlockRows)
 
     # Bytes.
     bytes: int = 64 << 10  # of a matrix; a smaller one stays in the nearest cache wherever its lines lie

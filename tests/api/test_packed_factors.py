@@ -11,7 +11,7 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail.device.tuning import FACTORS
 
-STEPS, HIDDEN = FACTORS.trips + 3, 128
+STEPS, HIDDEN = FACTORS.reads + 3, 128
 
 
 def cell(x, h, w, u, b):

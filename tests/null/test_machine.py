@@ -16,7 +16,7 @@ from jax_cocktail.device.cards import CARDS
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.spec import PORTABLE_CLUSTER
-from jax_cocktail.device.tuning import BLOCK, PROGRAM
+from jax_cocktail.device.tuning import BLOCK, FACTORS, PROGRAM
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.runtime.cuda.driver import FIRST_WITH_CLUSTERS
 from jax_cocktail.schedule.policy import MOST_UNITS
@@ -74,6 +74,8 @@ def number(header, pattern):
         ("cpu_src/cocktail_units.h", "CK_MOST_UNITS =", MOST_UNITS),
         ("cpu_src/cocktail_gemm.h", "kCkSomeRows =", PROGRAM.some_rows),
         ("cpu_src/cocktail_gemm.h", "kCkManyRows =", PROGRAM.many_rows),
+        ("cpu_src/cocktail_gemm.h", "kCkBlockRows =", FACTORS.block_rows),
+        ("cpu_src/cocktail_gemm.h", "kCkPanelBytes =", FACTORS.panel_bytes),
     ],
 )
 def test_headers_have_the_same_numbers(header, pattern, expected):

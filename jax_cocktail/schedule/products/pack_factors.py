@@ -68,7 +68,7 @@ class Packing:
     its unit, 0 on a core; `rounds`: matrix instructions round float32; `most_bytes`: of all panels of a core.
     """
 
-    reads: int = FACTORS.trips
+    reads: int = FACTORS.reads
     near: float = 0.0
     rounds: bool = False
     most_bytes: int = FACTORS.most_bytes
@@ -282,7 +282,7 @@ class _Packer:
         frame = self.frames[home]
         order = Order.of(TensorType(base.type.dtype, (k, base.type.size // k)), PANELS)
         assert order is not None, "a matrix with panels"
-        if prod(f.trips for f in self.frames[home + 1 :]) * self._calls(product.inputs[0]) < FACTORS.trips:
+        if prod(f.trips for f in self.frames[home + 1 :]) * self._reads(product.inputs[0], k) < FACTORS.reads:
             return (product,)
         if (base, k) not in frame.packed:
             if base.type.nbytes > self.room:
@@ -293,13 +293,14 @@ class _Packer:
         b.define(product.outputs, "reshape", (_sums(product, order, frame.packed[base, k], b),))
         return b.out
 
-    def _calls(self, left: Value) -> int:
-        """The number of times that a product reads its matrix: for each group of rows that lies apart."""
-        if (cut := self.cuts.get(left)) is None:
-            return 1
-        axes = zip(cut.inputs[0].type.shape, left.type.shape, strict=True)
-        axis = next((d for d, (whole, part) in enumerate(axes) if whole != part), 0)
-        return prod(left.type.shape[:axis])
+    def _reads(self, left: Value, k: int) -> int:
+        """The number of times that a product reads its matrix of k lines: for each block of rows. Groups of
+        rows that lie apart share none."""
+        groups, shape = 1, left.type.shape
+        if (cut := self.cuts.get(left)) is not None:
+            whole = cut.inputs[0].type.shape
+            groups = prod(shape[: next((d for d, n in enumerate(shape) if n != whole[d]), 0)])
+        return groups * -(-left.type.size // (groups * k * FACTORS.block_rows))
 
     def _home(self, values: Sequence[Value]) -> int:
         """The outermost region in which values are visible."""
