@@ -39,7 +39,7 @@ i64 MostUnitsOfACall(u64 now) {
 
 // After a call has lost a core to another process for long, calls have fewer units for a while: at first
 // for the length of the call, and twice as long every time that another call loses a core soon after the
-// pause.
+// pause. A worker that was too late for a call but has its core to itself ends the pause.
 const u64 kSoon = 16;  // times the least pause: so few calls run in between that most of them would be late
 const u64 kLongestPause = 1000000000;  // nanoseconds; longer for very long calls
 
@@ -48,10 +48,11 @@ struct Pause {  // under pool_mutex
   u64 end;
   i64 units;  // of a call until then
   i64 count;  // pauses so far: calls that have lost units
-} pause_of_pool = {0, 0, 0, 0};
+  bool late;  // because a worker did not come
+} pause_of_pool = {0, 0, 0, 0, false};
 
-// `least`: nanoseconds; `units`: of the calls in the pause.
-void PauseFor(u64 least, i64 units) {
+// `least`: nanoseconds; `units`: of the calls in the pause; `late`: because a worker did not come.
+void PauseFor(u64 least, i64 units, bool late) {
   u64 now = Nanoseconds();
   pthread_mutex_lock(&pool_mutex);
   Pause& pause = pause_of_pool;
@@ -59,7 +60,14 @@ void PauseFor(u64 least, i64 units) {
   u64 length = soon ? 2 * pause.length : 0;
   if (length > kLongestPause) length = kLongestPause;
   if (length < least) length = least;
-  pause = Pause{length, now + length, units, pause.count + 1};
+  pause = Pause{length, now + length, units, pause.count + 1, late};
+  pthread_mutex_unlock(&pool_mutex);
+}
+
+// The worker that did not come has a core by now.
+void EndPauseOfLate() {
+  pthread_mutex_lock(&pool_mutex);
+  if (pause_of_pool.late) pause_of_pool.length = pause_of_pool.end = 0;
   pthread_mutex_unlock(&pool_mutex);
 }
 

@@ -243,7 +243,7 @@ void Gather(Team* team) {
     member.index = Comes(team, member.worker, &since) ? 0 : -1;
     gone += member.index < 0;
   }
-  if (gone > 0) PauseFor(kPausePerWait * (Nanoseconds() - since.wall), team->num_members - gone);
+  if (gone > 0) PauseFor(kPausePerWait * (Nanoseconds() - since.wall), team->num_members - gone, true);
 }
 
 // Runs the call on this thread and some workers. `fits`: there is a core for everyone; `start`: when the call
@@ -291,7 +291,7 @@ __attribute__((noinline)) int RunTeam(Team* team, i64 num_workers, Worker** work
     lost += members[i].lost;
     kept += members[i].index >= 0 && !members[i].lost;
   }
-  if (lost > 0) PauseFor(passed, kept);
+  if (lost > 0) PauseFor(passed, kept, false);
   if (kept == count) KeepLeast(&team->entry->together, passed);
   return code;
 }

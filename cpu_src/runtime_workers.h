@@ -20,6 +20,12 @@ const u64 kIdleNanoseconds = 50000;  // a worker spins this long for its next ca
 const u64 kBusyNanoseconds = 2000000;
 const u64 kTakenNanoseconds = 20000;  // a yield that takes longer than that let another thread run
 const u64 kShyCalls = 100;
+// After a call that it was too late for, a worker watches its core for so long, past the first yields. If
+// nobody takes the core, the worker was late because the machine is a virtual one, whose host was slow to run
+// the core again, and not because another process needs it.
+const u64 kProofNanoseconds = 2 * kIdleNanoseconds;
+
+void EndPauseOfLate();  // in runtime_pool.h
 
 // What a worker does when it is called. `number`: of the worker in this call, from 1. Returns the program's
 // code.
@@ -111,9 +117,13 @@ bool WatchTicket(const Worker* self, u32 seen, u64 nanoseconds, u32* ticket, boo
   return false;
 }
 
-// Returns the new ticket, after sleep with all cores allowed.
-u32 AwaitTicket(Worker* self, u32 seen, u64 nanoseconds, bool* taken) {
+// Returns the new ticket, after sleep with all cores allowed. `late`: for the call before.
+u32 AwaitTicket(Worker* self, u32 seen, u64 nanoseconds, bool late, bool* taken) {
   u32 ticket;
+  if (late) {
+    if (WatchTicket(self, seen, kProofNanoseconds, &ticket, taken)) return ticket;
+    if (!*taken) EndPauseOfLate();
+  }
   if (WatchTicket(self, seen, nanoseconds, &ticket, taken)) return ticket;
   ticket = seen;
   if (!__atomic_compare_exchange_n(&self->ticket, &ticket, seen | kAsleep, false, __ATOMIC_ACQ_REL,
@@ -134,15 +144,17 @@ void* WorkerMain(void* argument) {
   AllowAllCores();  // not those of the thread that happened to start this one
   u32 ticket = 0;
   u64 watch = kIdleNanoseconds, shy_until = 0;  // a number of calls
+  bool late = false;
   for (u64 calls = 1;; ++calls) {
     u64 start = Nanoseconds();
     bool taken = false;
-    ticket = AwaitTicket(self, ticket, watch, &taken);
+    ticket = AwaitTicket(self, ticket, watch, late, &taken);
     if (taken) shy_until = calls + kShyCalls;
     bool busy = calls >= shy_until && Nanoseconds() - start < kBusyNanoseconds;
     u32 called = ticket;
-    if (!__atomic_compare_exchange_n(&self->answer, &called, ticket | kPresent, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_ACQUIRE)) {
+    late = !__atomic_compare_exchange_n(&self->answer, &called, ticket | kPresent, false, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_ACQUIRE);
+    if (late) {
       watch = kBusyNanoseconds;  // too late for this call, but ready for the next one
       continue;
     }

@@ -83,6 +83,52 @@ i64 LateUnits(i64 units, i64* left) {
   return wrong;
 }
 
+int Nothing(Call*, i64) { return 0; }
+
+i64 UnitsOfPause(i64 most) {
+  pthread_mutex_lock(&pool_mutex);
+  i64 units = UnitsNow(most, Nanoseconds());
+  pthread_mutex_unlock(&pool_mutex);
+  return units;
+}
+
+void SetPause(Pause pause) {
+  pthread_mutex_lock(&pool_mutex);
+  pause_of_pool = pause;
+  pthread_mutex_unlock(&pool_mutex);
+}
+
+// A call goes on without a worker that has a core: the pause ends when the worker comes, not in a second. One
+// for a core that was lost stays.
+i64 EndedPauses() {
+  const i64 kUnits = 2, kTries = 200, kWaits = 100;
+  usable_cores = kUnits;
+  counted_at = Nanoseconds() + (u64(1) << 60);
+  Worker* worker = StartWorker();
+  Call call = {Nothing, true, false};
+  bool ended = false;
+  for (i64 attempt = 0; attempt < kTries && !ended; ++attempt) {  // another process may take the core
+    SetPause(Pause{});
+    PauseFor(1000000000, 1, true);
+    Begin(worker, &call, 1, -1);
+    if (!Withdraw(worker)) {  // it has come at once
+      while (!IsDone(worker)) Sleep(10000);
+      continue;
+    }
+    for (i64 wait = 0; wait < kWaits && !ended; ++wait) {
+      Sleep(100000);
+      ended = UnitsOfPause(kUnits) == kUnits;
+    }
+  }
+  SetPause(Pause{});
+  PauseFor(1000000000, 1, false);
+  EndPauseOfLate();
+  bool stayed = UnitsOfPause(kUnits) == 1;
+  usable_cores = 0;
+  SetPause(Pause{});
+  return !ended || !stayed;
+}
+
 i64 LargeArenas() {
   i64 count = 0;
   pthread_mutex_lock(&arena_mutex);
@@ -136,6 +182,7 @@ int main(int count, char** arguments) {
     for (i64 tries = 0; tries < kMostTries && left == 0; ++tries) all += LateUnits(units, &left);
     all += left == 0;
   }
+  all += EndedPauses();
   all += IdleArenas();
   i64 running = running_units;
   return all != 0 || running != 0;
