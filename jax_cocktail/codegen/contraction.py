@@ -113,7 +113,7 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
             return
         product = contraction(operator, (a.strides, b.strides, o.strides))
         if not context.target.has_threads:
-            product = core_product(product, b.dtype)
+            product = core_product(product, (view.dtype for view in (a, b, o)))
         outer = product.outer
         if emit_held(context, [(operator, o)]):
             return

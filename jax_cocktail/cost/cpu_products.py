@@ -8,7 +8,7 @@ do not count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd, prod
@@ -20,6 +20,7 @@ from jax_cocktail.device.tuning import FACTORS
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE
 
+PANEL_DTYPES = ("float32", "float64")  # of products whose panels are read as they are; others are converted
 VECTOR_BYTES = ITEM_SIZE["float32"] * SERVER.vector_lanes  # of the widest vectors of a core
 _TILE_ROWS, _INNER_ROWS, _INNER_BLOCK, _FEW_PRODUCTS = 96, 16, 4096, 256
 
@@ -91,7 +92,7 @@ class Form:
 
 def dot_loads(operator: UOperator, axes: Contraction, vector: int = VECTOR_BYTES) -> Loads:
     """The loads of a `dot` with such axes. `vector`: bytes of a vector register."""
-    axes = core_product(axes, operator.inputs[1].type.dtype)
+    axes = core_product(axes, (value.type.dtype for value in (*operator.inputs, operator.output)))
     sizes = axes.rows.size, axes.columns.size, axes.depth.size
     strides = (*axes.read[3:], *axes.written)
     lane = _lane(operator)
@@ -100,9 +101,11 @@ def dot_loads(operator: UOperator, axes: Contraction, vector: int = VECTOR_BYTES
     return product_loads(form) * (axes.batch.size * prod(axis.size for axis in axes.outer))
 
 
-def core_product(product: Contraction, dtype: str) -> Contraction:
-    """The product as a core makes it. Its right factor has elements of this type."""
-    found = product.with_panels(FACTORS.panel_bytes // ITEM_SIZE[dtype])
+def core_product(product: Contraction, dtypes: Iterable[str]) -> Contraction:
+    """The product as a core makes it. `dtypes`: of the factors and the result."""
+    found, (dtype, *others) = product, {*dtypes}
+    if dtype in PANEL_DTYPES and not others:
+        found = product.with_panels(FACTORS.panel_bytes // ITEM_SIZE[dtype])
     # groups of rows read columns while they are in the cache
     return replace(found, outer=tuple(sorted(found.outer, key=lambda axis: not axis.strides[1])))
 

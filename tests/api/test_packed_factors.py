@@ -127,3 +127,18 @@ def test_integers_are_not_packed():
         return lax.scan(lambda y, _: ((y @ w)[:, :HIDDEN] % 17, None), x, None, length=STEPS)[0]
 
     np.testing.assert_array_equal(ours(function)(x, w), jax.jit(function)(x, w))
+
+
+@pytest.mark.filterwarnings("error")  # it compiles
+@pytest.mark.parametrize(("dtype", "width"), [("float32", 16), ("int32", 16), ("uint32", 16), ("bfloat16", 32)])
+def test_a_matrix_that_lies_in_panels_already(dtype, width):
+    r = np.random.default_rng(1)
+    x, w = (jnp.asarray(r.integers(-3, 4, s), dtype) for s in ((5, 9), (4, 9, width)))
+
+    def function(x, w):
+        def step(total, _):
+            return total + jnp.einsum("mk,bkn->mbn", x + total[:, 0, :9], w), None
+
+        return lax.scan(step, jnp.zeros((5, 4, width), dtype), None, length=2)[0]
+
+    np.testing.assert_array_equal(ours(function, 1)(x, w), jax.jit(function)(x, w))

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
+from jax_cocktail.cost.cpu_products import PANEL_DTYPES
 from jax_cocktail.cost.work import sure_runs
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.tuning import BLOCK, FACTORS
@@ -58,7 +59,6 @@ from jax_cocktail.utask.types import Source, TensorType, Value
 Axes = tuple[int, ...]
 
 _MOVES = VIEWS - {"broadcast"} | {"pad"}  # a part of an array has no more elements than that
-_IN_PANELS = {"float32"}, {"float64"}  # others are converted on the way
 _TF32 = {"exponent_bits": 8, "mantissa_bits": 10}
 
 
@@ -259,7 +259,8 @@ class _Packer:
     def _panels(self, dot: UOperator) -> Order | None:
         """The panels of a core; None if it reads the matrix in other ways, or the machine is no core."""
         left, right = (v.type for v in dot.inputs)
-        if self.packing.near or {left.dtype, right.dtype, dot.output.type.dtype} not in _IN_PANELS:
+        alike = {left.dtype, right.dtype, dot.output.type.dtype} == {right.dtype}
+        if self.packing.near or not alike or right.dtype not in PANEL_DTYPES:
             return None
         if right.rank < 2 or dot.ints("rhs_contract") != (0,) or dot.ints("rhs_batch"):
             return None
