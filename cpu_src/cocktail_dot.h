@@ -159,7 +159,11 @@ CK_NOINLINE void ck_dot_planned(CkKernel kernel, const CkDot<A, B, O>& d) {
   } else if (kernel == CK_STRIDED) {
     ck_dot_strided(d);
   } else if (kernel == CK_PACKED) {
-    if constexpr (CkSame<B, typename CkLane<A, B, O>::type>::value) ck_dot_to<CK_PACKED, -1, 0>(d);
+    if constexpr (CkSame<B, typename CkLane<A, B, O>::type>::value) {
+      ck_dot_to<CK_PACKED, -1, 0>(d);
+    } else {
+      __builtin_trap();  // only matrices that are not converted have panels
+    }
   } else {
     for (i64 i = 0; i < d.m; ++i) {
       const CkDot<A, B, O> row{1,   d.n,   d.k,   d.a + i * d.a_m, d.a_m, d.a_k,

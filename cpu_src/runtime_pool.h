@@ -39,23 +39,26 @@ i64 MostUnitsOfACall(u64 now) {
 
 // After a call has lost a core to another process for long, calls have fewer units for a while: at first
 // for the length of the call, and twice as long every time that another call loses a core soon after the
-// pause. A worker that was too late for a call but has its core to itself ends the pause.
+// pause. A worker that was too late for a call but has its core to itself ends the pause, unless that has been
+// of no use several times in a row.
 const u64 kSoon = 16;  // times the least pause: so few calls run in between that most of them would be late
 const u64 kLongestPause = 1000000000;  // nanoseconds; longer for very long calls
+const u64 kLongestEnded = 100000000;   // nanoseconds: a longer pause lasts
 
 struct Pause {  // under pool_mutex
   u64 length;
   u64 end;
   i64 units;  // of a call until then
   i64 count;  // pauses so far: calls that have lost units
-  bool late;  // because a worker did not come
-} pause_of_pool = {0, 0, 0, 0, false};
+  const Worker* late;  // that did not come; nullptr: a unit lost its core
+} pause_of_pool = {0, 0, 0, 0, nullptr};
 
-// `least`: nanoseconds; `units`: of the calls in the pause; `late`: because a worker did not come.
-void PauseFor(u64 least, i64 units, bool late) {
+// `least`: nanoseconds; `units`: of the calls in the pause; `late`: see Pause.
+void PauseFor(u64 least, i64 units, const Worker* late) {
   u64 now = Nanoseconds();
   pthread_mutex_lock(&pool_mutex);
   Pause& pause = pause_of_pool;
+  if (now < pause.end && pause.late == nullptr) late = nullptr;
   bool soon = now < pause.end + kSoon * least;
   u64 length = soon ? 2 * pause.length : 0;
   if (length > kLongestPause) length = kLongestPause;
@@ -64,10 +67,12 @@ void PauseFor(u64 least, i64 units, bool late) {
   pthread_mutex_unlock(&pool_mutex);
 }
 
-// The worker that did not come has a core by now.
-void EndPauseOfLate() {
+// A worker that did not come has a core by now.
+void EndPauseOfLate(const Worker* worker) {
+  u64 now = Nanoseconds();
   pthread_mutex_lock(&pool_mutex);
-  if (pause_of_pool.late) pause_of_pool.length = pause_of_pool.end = 0;
+  Pause& pause = pause_of_pool;
+  if (pause.late == worker && pause.length <= kLongestEnded && now < pause.end) pause.end = now;
   pthread_mutex_unlock(&pool_mutex);
 }
 

@@ -238,12 +238,14 @@ bool Comes(const Team* team, Worker* worker, Clocks* since) {
 void Gather(Team* team) {
   Clocks since = {0, 0, 0};
   i64 gone = 0;
+  const Worker* late = nullptr;
   for (i64 i = 1; i < team->num_members; ++i) {
     Member& member = team->members[i];
     member.index = Comes(team, member.worker, &since) ? 0 : -1;
+    if (member.index < 0) late = member.worker;
     gone += member.index < 0;
   }
-  if (gone > 0) PauseFor(kPausePerWait * (Nanoseconds() - since.wall), team->num_members - gone, true);
+  if (gone > 0) PauseFor(kPausePerWait * (Nanoseconds() - since.wall), team->num_members - gone, late);
 }
 
 // Runs the call on this thread and some workers. `fits`: there is a core for everyone; `start`: when the call
@@ -291,7 +293,7 @@ __attribute__((noinline)) int RunTeam(Team* team, i64 num_workers, Worker** work
     lost += members[i].lost;
     kept += members[i].index >= 0 && !members[i].lost;
   }
-  if (lost > 0) PauseFor(passed, kept, false);
+  if (lost > 0) PauseFor(passed, kept, nullptr);
   if (kept == count) KeepLeast(&team->entry->together, passed);
   return code;
 }

@@ -25,8 +25,6 @@ const u64 kShyCalls = 100;
 // the core again, and not because another process needs it.
 const u64 kProofNanoseconds = 2 * kIdleNanoseconds;
 
-void EndPauseOfLate();  // in runtime_pool.h
-
 // What a worker does when it is called. `number`: of the worker in this call, from 1. Returns the program's
 // code.
 struct Call {
@@ -117,14 +115,16 @@ bool WatchTicket(const Worker* self, u32 seen, u64 nanoseconds, u32* ticket, boo
   return false;
 }
 
+void EndPauseOfLate(const Worker* worker);  // in runtime_pool.h
+
 // Returns the new ticket, after sleep with all cores allowed. `late`: for the call before.
 u32 AwaitTicket(Worker* self, u32 seen, u64 nanoseconds, bool late, bool* taken) {
   u32 ticket;
   if (late) {
     if (WatchTicket(self, seen, kProofNanoseconds, &ticket, taken)) return ticket;
-    if (!*taken) EndPauseOfLate();
+    if (!*taken) EndPauseOfLate(self);
   }
-  if (WatchTicket(self, seen, nanoseconds, &ticket, taken)) return ticket;
+  if (!*taken && WatchTicket(self, seen, nanoseconds, &ticket, taken)) return ticket;
   ticket = seen;
   if (!__atomic_compare_exchange_n(&self->ticket, &ticket, seen | kAsleep, false, __ATOMIC_ACQ_REL,
                                    __ATOMIC_ACQUIRE)) {

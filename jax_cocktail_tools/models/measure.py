@@ -37,7 +37,7 @@ class Timed:
     """The times of functions that ran in turn.
 
     Attributes:
-      samples: the seconds of each function in every round.
+      samples: the seconds of each function's calls, one or more in every round.
       others: the fraction of our cores that other processes held meanwhile.
     """
 

@@ -80,7 +80,7 @@ LINE = 64  # bytes of a line of a panel
 PACKED = (
     *(("f32", m, 7, 40, 1) for m in (*range(1, 8), 19)),
     *(("f64", m, 3, 40, 1) for m in (1, 2, 7)),
-    *(("f32", m, 5, k, 1) for m in (1, 40) for k in (1, 530)),
+    *(("f32", m, 5, k, 1) for m in (1, 40, 150) for k in (1, 530)),
     ("f32", 3, 3, 300, 2),
 )
 
@@ -98,8 +98,9 @@ def _packed_source() -> Iterator[str]:
             yield f"CK_EXPORT void {what}_{name}({arrays}) {{ {call} }}\n"
         if m < PROGRAM.some_rows:
             continue
+        rows = "kCkMany" if m >= PROGRAM.many_rows else "kCkSome"
         shape = f"{n}, {k}, {k + 1}, 1, {width}, kCkPanels, {o_m}, {o_n}"
-        call = f"ck_dot_sized<{t}, {t}, {t}, kCkSome, {shape}>({{m, {shape}}}, 1, a, 0, b, 0, o, 0);"
+        call = f"ck_dot_sized<{t}, {t}, {t}, {rows}, {shape}>({{m, {shape}}}, 1, a, 0, b, 0, o, 0);"
         yield f"CK_EXPORT void sized_{name}({arrays}, i64 m) {{ {call} }}\n"
 
 

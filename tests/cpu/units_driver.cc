@@ -57,32 +57,6 @@ int Parts(const void* const* operands, void* const* results, u8*, CkUnit* unit) 
   return wrong;
 }
 
-// Calls in which units come late or leave, on as many units as if there were cores for them. `left`: how
-// often one left.
-i64 LateUnits(i64 units, i64* left) {
-  i64 wrong = 0;
-  usable_cores = units;
-  counted_at = Nanoseconds() + (u64(1) << 60);
-  for (i64 late = 1; late < units; ++late) {
-    i64 cells[2 * kParts] = {};
-    Lateness lateness = {late, 0, 0};
-    const void* operands[] = {&lateness};
-    void* results[] = {cells};
-    pause_of_pool = Pause{};
-    Entry entry = {Parts, CK_MOST_UNITS, 0, 0};
-    int code = 0;
-    wrong += !RunProgram(&entry, operands, results, {}, 0, &code) || code != 0;
-    for (i64 cell : cells) wrong += cell != kRounds;
-    bool fewer = lateness.last < units;
-    *left += lateness.last < lateness.first;
-    wrong += lateness.first > units || lateness.last > lateness.first;
-    wrong += fewer && (pause_of_pool.count == 0 || pause_of_pool.units >= units);
-  }
-  usable_cores = 0;
-  pause_of_pool = Pause{};
-  return wrong;
-}
-
 int Nothing(Call*, i64) { return 0; }
 
 i64 UnitsOfPause(i64 most) {
@@ -98,10 +72,37 @@ void SetPause(Pause pause) {
   pthread_mutex_unlock(&pool_mutex);
 }
 
+// Calls in which units come late or leave, on as many units as if there were cores for them. `left`: how
+// often one left.
+i64 LateUnits(i64 units, i64* left) {
+  i64 wrong = 0;
+  usable_cores = units;
+  counted_at = Nanoseconds() + (u64(1) << 60);
+  for (i64 late = 1; late < units; ++late) {
+    i64 cells[2 * kParts] = {};
+    Lateness lateness = {late, 0, 0};
+    const void* operands[] = {&lateness};
+    void* results[] = {cells};
+    SetPause(Pause{});
+    Entry entry = {Parts, CK_MOST_UNITS, 0, 0};
+    int code = 0;
+    wrong += !RunProgram(&entry, operands, results, {}, 0, &code) || code != 0;
+    for (i64 cell : cells) wrong += cell != kRounds;
+    bool fewer = lateness.last < units;
+    *left += lateness.last < lateness.first;
+    wrong += lateness.first > units || lateness.last > lateness.first;
+    wrong += fewer && (pause_of_pool.count == 0 || pause_of_pool.units >= units);
+  }
+  usable_cores = 0;
+  SetPause(Pause{});
+  return wrong;
+}
+
 // A call goes on without a worker that has a core: the pause ends when the worker comes, not in a second. One
 // for a core that was lost stays.
 i64 EndedPauses() {
-  const i64 kUnits = 2, kTries = 200, kWaits = 100;
+  const i64 kUnits = 2, kTries = 1000, kWaits = 100;
+  const u64 kLength = kLongestEnded;
   usable_cores = kUnits;
   counted_at = Nanoseconds() + (u64(1) << 60);
   Worker* worker = StartWorker();
@@ -109,7 +110,7 @@ i64 EndedPauses() {
   bool ended = false;
   for (i64 attempt = 0; attempt < kTries && !ended; ++attempt) {  // another process may take the core
     SetPause(Pause{});
-    PauseFor(1000000000, 1, true);
+    PauseFor(kLength, 1, worker);
     Begin(worker, &call, 1, -1);
     if (!Withdraw(worker)) {  // it has come at once
       while (!IsDone(worker)) Sleep(10000);
@@ -121,9 +122,17 @@ i64 EndedPauses() {
     }
   }
   SetPause(Pause{});
-  PauseFor(1000000000, 1, false);
-  EndPauseOfLate();
-  bool stayed = UnitsOfPause(kUnits) == 1;
+  bool stayed = true;
+  const Worker* others[] = {nullptr, worker};  // a unit lost its core; a worker that is not the one
+  for (const Worker* late : others) {
+    SetPause(Pause{});
+    PauseFor(kLongestPause, 1, late);
+    EndPauseOfLate(late == nullptr ? worker : nullptr);
+    stayed &= UnitsOfPause(kUnits) == 1;
+  }
+  PauseFor(kLongestPause, 1, worker);  // too long by now
+  EndPauseOfLate(worker);
+  stayed &= UnitsOfPause(kUnits) == 1;
   usable_cores = 0;
   SetPause(Pause{});
   return !ended || !stayed;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.compiler import emit
 from jax_cocktail.device.tuning import FACTORS
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
@@ -13,7 +14,7 @@ from jax_cocktail.schedule.products.pack_factors import Packing, pack_factors
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.utask.ir import LoopUTask, UOperator, is_parallel, walk
 from tests.null.meshes import agrees, planned
-from tests.null.programs import build, counted, elementwise, lstm, matmul, same_results, while_loop
+from tests.null.programs import branch, build, counted, elementwise, lstm, matmul, same_results, while_loop
 
 ROWS, K, COLUMNS = 5, 65, 256
 X, W = f"float32[{ROWS},{K}]", f"float32[{K},{COLUMNS}]"
@@ -71,6 +72,43 @@ def test_blocks_of_rows_count():
 
 def test_one_row_without_an_axis():
     check([f"float32[{K}]", W], repeated, 1)
+
+
+def test_contracted_axes_hold_no_groups_of_rows():
+    deep, wide = 4 * FACTORS.reads, f"float32[{4 * FACTORS.reads},{COLUMNS}]"
+
+    def cut_depth(b, x, w):
+        return (matmul(b, b.slice(x, (0, 0), (FACTORS.reads, deep)), w),)
+
+    def turned(b, x, w):
+        axes = {"lhs_batch": (), "lhs_contract": (0,), "rhs_batch": (), "rhs_contract": (0,)}
+        return (b.emit("dot", (b.slice(x, (0, 0), (deep, 2)), w), "float32", (2, COLUMNS), **axes),)
+
+    check([f"float32[{FACTORS.reads},{2 * deep}]", wide], cut_depth, 0)
+    check([f"float32[{deep},4]", wide], turned, 0)
+
+
+def test_no_rows_read_nothing():
+    check([f"float32[0,4,{K}]", W], lambda b, x, w: (matmul(b, b.slice(x, (0, 1, 0), (0, 3, K)), w),), 0)
+
+
+def test_a_branch_packs_what_it_alone_multiplies():
+    rows = FACTORS.block_rows * FACTORS.reads
+
+    def either(b, which, x, w):
+        nothing = b.full(0.0, "float32", (rows, COLUMNS))
+        return branch(b, which, lambda: [matmul(b, x, w)], lambda: [nothing])
+
+    body = check(["int32[]", f"float32[{rows},{K}]", W], either, 1)
+    assert "copy" not in [s.kind for s in body if isinstance(s, UOperator)]
+
+
+def test_a_core_is_told_where_columns_lie():
+    def body(b, x, w):
+        return counted(b, FACTORS.reads, (x,), lambda _, x: (matmul(b, x, w),))
+
+    program = build([f"float32[3,{COLUMNS}]", f"float32[{COLUMNS},{COLUMNS}]"], body)
+    assert f"3, {COLUMNS}, {COLUMNS}, {COLUMNS}, 1, 16, kCkPanels, {COLUMNS}, 1>" in emit(program).source
 
 
 def test_a_vector_has_no_panels():

@@ -1,15 +1,16 @@
-"""Packs the factors of products that a loop repeats, in the order in which the machine reads them.
+"""Packs the factors of products that read them often, in the order in which the machine reads them.
 
 A core makes a product by panels: neighbouring columns for whose sums it has registers. A line of a panel lies
 one row of the matrix behind the previous one, often on a page of its own. So each repetition waits for the
-memory. This pass copies all panels once, before the outermost loop that leaves the matrix as it is:
+memory. This pass copies all panels once, before the outermost loop that leaves the matrix as it is, or before
+a product of many rows:
 
     loop: y = dot(x, w)         ->         p = copy(transpose(reshape(w)))       [k, n] -> [n / 16, k, 16]
                                            loop: y = reshape(dot(x, p))
 
-(K. Goto, R. van de Geijn: Anatomy of high-performance matrix multiplication, section 4.2.3.) The sums do not
-change. Units that run whole loops have a copy each. Units that share a product read short pieces of all rows:
-each copies its part, a view of outside arrays that the trip of a parallel loop determines:
+(K. Goto, R. van de Geijn: Anatomy of high-performance matrix multiplication, section 4.2.3.) Units that run
+whole loops have a copy each. Units that share a product read short pieces of all rows: each copies its part,
+a view of outside arrays that the trip of a parallel loop determines:
 
                                             parallel i: p[i] = panels(w[:, columns of i])
     loop: parallel i:               ->      loop: parallel i:
@@ -235,7 +236,8 @@ class _Packer:
     def _product(self, dot: UOperator) -> Sequence[Statement]:
         left, right = dot.inputs
         dot = with_operands(dot, {left: self._own(left, dot.source)})
-        order: Order | Axes = self._tensor_order(dot) or self._panels(dot) or self._turned(dot)
+        panels = None if dot.output in self.in_place else self._panels(dot)
+        order: Order | Axes = self._tensor_order(dot) or panels or self._turned(dot)
         own, kept = self._row(right, order, dot.source)
         if kept is not None:
             return _multiplied(dot, kept, own, Builder(self.fresh, dot.source))
@@ -280,10 +282,12 @@ class _Packer:
         base, k = self._base(product.inputs[1]), product.inputs[1].type.shape[0]
         first = max((i for i, f in enumerate(self.frames) if f.begins), default=0)
         home = max(self._home((base,)), first)
+        if (trips := prod(f.trips for f in self.frames[home + 1 :])) == 1:
+            home = len(self.frames) - 1  # no loop repeats it: a branch may not run it at all
         frame = self.frames[home]
         order = Order.of(TensorType(base.type.dtype, (k, base.type.size // k)), PANELS)
         assert order is not None, "a matrix with panels"
-        if prod(f.trips for f in self.frames[home + 1 :]) * self._reads(product.inputs[0], k) < FACTORS.reads:
+        if trips * self._reads(product) < FACTORS.reads:
             return (product,)
         if (base, k) not in frame.packed:
             if base.type.nbytes > self.room:
@@ -294,14 +298,17 @@ class _Packer:
         b.define(product.outputs, "reshape", (_sums(product, order, frame.packed[base, k], b),))
         return b.out
 
-    def _reads(self, left: Value, k: int) -> int:
-        """The number of times that a product reads its matrix of k lines: for each block of rows. Groups of
-        rows that lie apart share none."""
-        groups, shape = 1, left.type.shape
-        if (cut := self.cuts.get(left)) is not None:
-            whole = cut.inputs[0].type.shape
-            groups = prod(shape[: next((d for d, n in enumerate(shape) if n != whole[d]), 0)])
-        return groups * -(-left.type.size // (groups * k * FACTORS.block_rows))
+    def _reads(self, product: UOperator) -> int:
+        """The number of times that a product reads its matrix: for each block of rows. Rows on the axes
+        before one that is cut lie apart, in blocks of their own."""
+        left, contracted = product.inputs[0], product.ints("lhs_contract")
+        rows = {d: n for d, n in enumerate(left.type.shape) if d not in contracted}
+        cut = self.cuts.get(left)
+        whole = left.type.shape if cut is None else cut.inputs[0].type.shape
+        axis = next((d for d, n in rows.items() if n != whole[d]), 0)
+        groups = prod(n for d, n in rows.items() if d < axis)
+        together = prod(n for d, n in rows.items() if d >= axis)
+        return groups * -(-together // FACTORS.block_rows)
 
     def _home(self, values: Sequence[Value]) -> int:
         """The outermost region in which values are visible."""
@@ -338,7 +345,7 @@ class _Packer:
 
     def _row(self, value: Value, order: Order | Axes, source: Source) -> tuple[Value, Order | None]:
         """The value, read where it is packed, before the outermost loop that does not change it, and the
-        order of tensor cores that it then has; itself if it is no part, or that does not pay."""
+        order of columns that it then has; itself if it is no part, or that does not pay."""
         parts = self.frames[-1].parts
         if parts is None or (part := parts.of(value)) is None:
             return value, None
