@@ -39,8 +39,8 @@ i64 MostUnitsOfACall(u64 now) {
 
 // After a call has lost a core to another process for long, calls have fewer units for a while: at first
 // for the length of the call, and twice as long every time that another call loses a core soon after the
-// pause. A worker that was too late for a call but has its core to itself ends the pause, unless that was of no
-// use several times in a row.
+// pause. A worker that was too late for a call but has its core to itself ends the pause, unless that was
+// of no use several times in a row.
 const u64 kSoon = 16;  // times the least pause: so few calls run in between that most of them would be late
 const u64 kLongestPause = 1000000000;  // nanoseconds; longer for very long calls
 const u64 kLongestEnded = 100000000;   // nanoseconds: a longer pause lasts
