@@ -292,37 +292,49 @@ struct CkBlocks {
   CK_MEMBER i64 row(i64 block) const { return block * low + (block < high ? block : high) * (tall - low); }
 };
 
+// Blocks [block, last) of rows, VECTORS vectors of columns, a piece of the sum.
+template <class C, int BYTES, int VECTORS, CkLines LINES, int MOST, int TALL, class Rows>
+CK_INLINE void ck_gemm_blocks(const CkBlocks<MOST, TALL>& blocks, i64 block, i64 last, i64 p, i64 depth,
+                              const Rows& rows, const C* b, i64 b_k, C* tile, i64 tile_m) {
+  constexpr int tall = CkBlocks<MOST, TALL>::tall, low = CkBlocks<MOST, TALL>::low;
+  const i64 high = last < blocks.high ? last : blocks.high;
+  i64 i = blocks.row(block);
+  for (; block < high; ++block, i += tall, tile += tall * tile_m) {
+    ck_gemm_block<C, BYTES, tall, VECTORS, LINES>(rows, i, p, depth, b, b_k, tile, tile_m);
+  }
+  if constexpr (low > 0) {
+    for (; block < last; ++block, i += low, tile += low * tile_m) {
+      ck_gemm_block<C, BYTES, low, VECTORS, LINES>(rows, i, p, depth, b, b_k, tile, tile_m);
+    }
+  }
+}
+
 // Blocks [first, last) of a group of VECTORS vectors of columns.
 template <class C, int BYTES, int VECTORS, int TALL, class Rows, class B>
 CK_INLINE void ck_gemm_rows(const CkColumns<B>& d, i64 first, i64 last, i64 j, i64 columns, const Rows& rows,
                             C* tile, i64 tile_m, C* panel) {
   typedef CkBlocks<CkTall<BYTES, VECTORS>::most, TALL> Blocks;
   constexpr i64 width = VECTORS * CkVector<C, BYTES>::lanes;
-  constexpr int tall = Blocks::tall, low = Blocks::low;
+  constexpr int tall = Blocks::tall;
   const Blocks blocks(d.m);
   const i64 high = last < blocks.high ? last : blocks.high;
   for (i64 p = 0; p < d.k; p += kCkDepth) {
     const i64 depth = d.k - p < kCkDepth ? d.k - p : kCkDepth;
     const B* b = d.b + p * d.b_k + j * d.b_n;
     C* to = tile;
-    i64 block = first, i = blocks.row(first);
+    i64 block = first;
     const C* packed = panel;
     if (CkAlike<C, B>::value && d.b_n == 1 && d.b_k == width && columns == width) {
       packed = reinterpret_cast<const C*>(b);  // dense already
     } else if (d.b_n == 1 && columns == width && block < high) {
-      ck_gemm_block<C, BYTES, tall, VECTORS, CK_TO_PANEL>(rows, i, p, depth, b, d.b_k, to, tile_m, panel);
-      ++block, i += tall, to += tall * tile_m;
+      ck_gemm_block<C, BYTES, tall, VECTORS, CK_TO_PANEL>(rows, blocks.row(first), p, depth, b, d.b_k, to,
+                                                             tile_m, panel);
+      ++block, to += tall * tile_m;
     } else {
       ck_pack<C, B, BYTES, width>(depth, columns, b, d.b_k, d.b_n, panel);
     }
-    for (; block < high; ++block, i += tall, to += tall * tile_m) {
-      ck_gemm_block<C, BYTES, tall, VECTORS, CK_PANEL>(rows, i, p, depth, packed, width, to, tile_m);
-    }
-    if constexpr (low > 0) {
-      for (; block < last; ++block, i += low, to += low * tile_m) {
-        ck_gemm_block<C, BYTES, low, VECTORS, CK_PANEL>(rows, i, p, depth, packed, width, to, tile_m);
-      }
-    }
+    ck_gemm_blocks<C, BYTES, VECTORS, CK_PANEL>(blocks, block, last, p, depth, rows, packed, width, to,
+                                                tile_m);
   }
 }
 

@@ -17,24 +17,6 @@ constexpr int ck_panel_vectors(int rows) {
   return 8 * rows <= registers ? 8 : 4 * rows <= registers ? 4 : kCkColumnVectors;
 }
 
-// Blocks [first, last) of rows, VECTORS vectors of columns, a piece of the sum.
-template <class C, int TALL, int VECTORS, class Rows>
-CK_INLINE void ck_panel_rows(const CkBlocks<kCkBlockRows, TALL>& blocks, i64 first, i64 last, i64 p,
-                             i64 depth, const Rows& rows, const C* b, i64 panel, C* tile, i64 tile_m) {
-  typedef CkBlocks<kCkBlockRows, TALL> Blocks;
-  constexpr int tall = Blocks::tall, low = Blocks::low;
-  const i64 high = last < blocks.high ? last : blocks.high;
-  i64 block = first, i = blocks.row(first);
-  for (; block < high; ++block, i += tall, tile += tall * tile_m) {
-    ck_gemm_block<C, CK_VECTOR_BYTES, tall, VECTORS, CK_PANELS>(rows, i, p, depth, b, panel, tile, tile_m);
-  }
-  if constexpr (low > 0) {
-    for (; block < last; ++block, i += low, tile += low * tile_m) {
-      ck_gemm_block<C, CK_VECTOR_BYTES, low, VECTORS, CK_PANELS>(rows, i, p, depth, b, panel, tile, tile_m);
-    }
-  }
-}
-
 // Columns [from, to), whole groups of VECTORS vectors, of blocks [first, last) of rows.
 template <class C, int TALL, int VECTORS, class Rows, class Sink>
 CK_NOINLINE void ck_panel_columns(const CkColumns<C>& d, i64 first, i64 last, i64 from, i64 to,
@@ -52,7 +34,8 @@ CK_NOINLINE void ck_panel_columns(const CkColumns<C>& d, i64 first, i64 last, i6
       for (i64 p = piece; p < d.k && p < piece + step; p += kCkDepth) {
         const i64 depth = d.k - p < kCkDepth ? d.k - p : kCkDepth;
         const C* b = d.b + ck_column<CK_PANELS>(j, line, d.k * line) + p * line;
-        ck_panel_rows<C, TALL, VECTORS>(blocks, first, last, p, depth, rows, b, d.k * line, place, row);
+        ck_gemm_blocks<C, CK_VECTOR_BYTES, VECTORS, CK_PANELS>(blocks, first, last, p, depth, rows, b,
+                                                               d.k * line, place, row);
       }
       if (!dense) sink(begin, j, end - begin, width, tile, width);
     }

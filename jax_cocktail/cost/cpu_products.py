@@ -8,7 +8,7 @@ do not count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd, prod
@@ -20,7 +20,6 @@ from jax_cocktail.device.tuning import FACTORS
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE
 
-PANEL_DTYPES = ("float32", "float64")  # of products whose panels are read as they are; others are converted
 VECTOR_BYTES = ITEM_SIZE["float32"] * SERVER.vector_lanes  # of the widest vectors of a core
 _TILE_ROWS, _INNER_ROWS, _INNER_BLOCK, _FEW_PRODUCTS = 96, 16, 4096, 256
 
@@ -101,10 +100,15 @@ def dot_loads(operator: UOperator, axes: Contraction, vector: int = VECTOR_BYTES
     return product_loads(form) * (axes.batch.size * prod(axis.size for axis in axes.outer))
 
 
+def reads_panels(dtypes: Iterable[str]) -> bool:
+    """True if a product of these types can read panels as they are: others are converted on the way."""
+    return {*dtypes} in ({"float32"}, {"float64"})
+
+
 def core_product(product: Contraction, dtypes: Iterable[str]) -> Contraction:
     """The product as a core makes it. `dtypes`: of the factors and the result."""
-    found, (dtype, *others) = product, {*dtypes}
-    if dtype in PANEL_DTYPES and not others:
+    (dtype, *others), found = dtypes, product
+    if reads_panels((dtype, *others)):
         found = product.with_panels(FACTORS.panel_bytes // ITEM_SIZE[dtype])
     # groups of rows read columns while they are in the cache
     return replace(found, outer=tuple(sorted(found.outer, key=lambda axis: not axis.strides[1])))
@@ -148,9 +152,7 @@ def _columns(f: Form, lanes: int) -> Loads:
     registers = 24 if f.vector == 64 else 12
     widest = 8 if f.m == 1 or 8 * f.m <= registers else 4 if 4 * f.m <= registers else 2
     whole, over = divmod(f.n, lanes)
-    groups, left = 0, whole
-    while left:
-        groups, left, widest = groups + left // widest, left % widest, max(widest // 2, 1)
+    groups = _halving(whole, widest)
     read = (whole + bool(over)) * lanes  # the last group overlaps its neighbour
     groups += bool(over)
     return Loads(f.m * f.k * groups, f.k * read, f.m * read * (f.chunks - 1), f.m * read * f.chunks)
@@ -161,9 +163,7 @@ def _panels(f: Form) -> Loads:
     blocks = _above(f.m, FACTORS.block_rows)
     tall, registers = _above(f.m, blocks), 24 if f.vector == 64 else 11
     widest = 8 if 8 * tall <= registers else 4 if 4 * tall <= registers else f.most_vectors
-    groups, left = 0, f.n // f.lanes
-    while left:
-        groups, left, widest = groups + left // widest, left % widest, widest // 2
+    groups = _halving(f.n // f.lanes, widest)
     dense = f.m * f.n if f.o_n == 1 else 0
     right = f.k * f.n * blocks
     return Loads(f.m * f.k * groups, right, dense * (f.chunks - 1), dense * (f.chunks - 1) + f.m * f.n)
@@ -203,11 +203,16 @@ def _inner(f: Form) -> Loads:
     return Loads(f.m * depth * groups, f.n * depth * rows, 0, f.m * f.n)
 
 
-def _groups(count: int, sizes: tuple[int, ...]) -> int:
+def _groups(count: int, sizes: Sequence[int]) -> int:
     found = 0
     for size in sizes:
         found, count = found + count // size, count % size
     return found
+
+
+def _halving(vectors: int, widest: int) -> int:
+    """Groups of so many vectors, then of half as many, and so on."""
+    return _groups(vectors, [size for size in (8, 4, 2, 1) if size <= widest])
 
 
 def _above(x: int, y: int) -> int:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from jax_cocktail.cost.cpu_products import PANEL_DTYPES
+from jax_cocktail.cost.cpu_products import reads_panels
 from jax_cocktail.cost.work import sure_runs
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.tuning import BLOCK, FACTORS
@@ -261,8 +261,7 @@ class _Packer:
     def _panels(self, dot: UOperator) -> Order | None:
         """The panels of a core; None if it reads the matrix in other ways, or the machine is no core."""
         left, right = (v.type for v in dot.inputs)
-        alike = {left.dtype, right.dtype, dot.output.type.dtype} == {right.dtype}
-        if self.packing.near or not alike or right.dtype not in PANEL_DTYPES:
+        if self.packing.near or not reads_panels((left.dtype, right.dtype, dot.output.type.dtype)):
             return None
         if right.rank < 2 or dot.ints("rhs_contract") != (0,) or dot.ints("rhs_batch"):
             return None
