@@ -102,11 +102,12 @@ class FactorTuning:
 class BatchTuning:
     """The thresholds of `recover` [M], on two AVX-512 cores."""
 
-    slots: int = 16  # batch elements computed together if each is small
+    slots: int = 32  # batch elements computed together if each is small
     rows: int = 8  # batch elements computed together if they share the read of weights
     element_bytes: int = 256  # from this size one batch element fills vector registers by itself
     slot_bytes: int = 16 << 10  # of the carries in all slots together
-    rounds: int = 8  # batch elements per slot of a part, so that few slots are idle at its end
+    rounds: int = 8  # least batch elements per slot of a part, so that few slots are idle at its end
+    parts: int = 16  # most for each unit: the durations of so many differ little from unit to unit
     most_repeated: float = 2.0  # of the flops of a side, in the work for its batch elements in turn
     branch_flops: float = 4096.0  # of a side per batch element, from which only those that take it compute it
     parallel_flops: float = 1 << 20  # of a side for the whole batch, from which it is divided over the units

@@ -72,6 +72,7 @@ class _RegionState:
 
     def __init__(self, facts: Residences, threads: int) -> None:
         self.facts, self.threads = facts, threads
+        self.constants: list[UOperator] = []  # they come first, so that they stand between no two groups
         self.items: list[_Item] = []
         self.item_of: dict[Value, int] = {}
         self.last_read: dict[Value, int] = {}  # memory root -> last item that reads it
@@ -102,7 +103,9 @@ class _RegionState:
     def _element(self, operator: UOperator) -> None:
         value = operator.output
         mode = self.facts.decide(operator)
-        if mode in ("view", "constant") or operator.kind == "empty" or value.type.size == 0:
+        if mode == "constant":
+            self.constants.append(operator)
+        elif mode == "view" or operator.kind == "empty" or value.type.size == 0:
             self.plain(operator)
         elif mode == "register":
             self._place(operator, ())
@@ -361,7 +364,7 @@ class _RegionState:
                 needed.update(map(self._memory_of, operands_of(item.members)))
         alive = (item for item in self.items if item.statement is not None or item.members)
         statements = (self._statement(item, needed) for item in alive)
-        return tuple(s for s in statements if s.outputs)
+        return (*self.constants, *(s for s in statements if s.outputs))
 
     def _memory_of(self, value: Value) -> Value:
         layout = self.facts.layout.get(value)

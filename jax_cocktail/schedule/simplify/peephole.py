@@ -172,6 +172,14 @@ def _dynamic_update_slice(operator: UOperator, definitions: Definitions) -> Outc
     return update if x.type == update.type else x if not update.type.size else None
 
 
+def _gather(operator: UOperator, definitions: Definitions) -> Outcome:
+    """Every element of a broadcast scalar is the scalar, unless a place outside of it has another value."""
+    spread = _source(operator.inputs[0], "broadcast", definitions)
+    if spread is None or not spread.inputs[0].type.is_scalar or operator["mode"] == "fill":
+        return None
+    return UOperator("broadcast", spread.inputs, operator.outputs, (("dimensions", ()),), operator.source)
+
+
 # -- elementwise ---------------------------------------------------------------------------------------------
 def _bitcast(operator: UOperator, definitions: Definitions) -> Outcome:
     """Bits read as one type and then as another: the first reading drops out, NaN payloads survive."""
@@ -217,6 +225,12 @@ def _sum(operator: UOperator, definitions: Definitions) -> Outcome:
     return y if operator.kind == "add" and _is_zero(x, definitions) else None
 
 
+def _not_equal(operator: UOperator, definitions: Definitions) -> Outcome:
+    """A bool that is not false is true."""
+    x, y = operator.inputs
+    return x if x.type.dtype == "bool" and _is_zero(y, definitions) else None
+
+
 def _is_zero(value: Value, definitions: Definitions) -> bool:
     element = splat(value, definitions)
     return element is not None and not any(element)
@@ -242,8 +256,10 @@ _REWRITES: dict[str, Callable[[UOperator, Definitions], Outcome]] = {
     "concatenate": _concatenate,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
+    "gather": _gather,
     "add": _sum,
     "sub": _sum,
+    "ne": _not_equal,
     "bitcast": _bitcast,
     "convert": _convert,
     "select": _select,

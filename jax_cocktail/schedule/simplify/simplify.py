@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
+from jax_cocktail.schedule.simplify.floor_division import floor_division
 from jax_cocktail.schedule.simplify.peephole import peephole, splat
 from jax_cocktail.schedule.simplify.unread_carries import unread_carries
 from jax_cocktail.utask.ir import (
@@ -86,6 +87,9 @@ class _Rewriter:
 
     def _operator(self, operator: UOperator, body: list[Statement]) -> None:
         operator = with_operands(operator, self._now)
+        if steps := floor_division(operator, self._definitions, self._fresh):
+            self._statements(steps, body)
+            return
         while (found := peephole(operator, self._definitions)) is not None:
             if isinstance(found, Value):
                 self._replace(operator.outputs, (found,))

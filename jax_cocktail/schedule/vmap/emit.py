@@ -130,14 +130,16 @@ class Emitter(Builder):
         initial: Sequence[Value],
         going: Callable[[Emitter, Sequence[Value]], Value],
         following: Callable[[Emitter, Sequence[Value]], tuple[Value, ...]],
+        likely: int,
     ) -> tuple[Value, ...]:
-        """A while loop with the condition that `going` builds and the body that `following` builds."""
+        """A while loop with the condition that `going` builds and the body that `following` builds. It is
+        priced for `likely` trips."""
         tested, carried = self.like(initial), self.like(initial)
         condition, body = self.inside(), self.inside()
         test, results = (going(condition, tested),), following(body, carried)
         tests, region = Region(tested, tuple(condition.out), test), Region(carried, tuple(body.out), results)
         loop = LoopUTask(tuple(initial), self.like(carried), region, tests, source=self.source)
-        self.out.append(loop)
+        self.out.append(replace(loop, likely_trips=likely))
         return loop.outputs
 
 

@@ -23,7 +23,7 @@ from jax_cocktail.schedule.vmap.emit import Emitter, one_by_one
 from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop
 from jax_cocktail.schedule.vmap.narrow import Narrowing
 from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, is_a, reads
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.rewrite import map_body, map_regions, with_body
 from jax_cocktail.utask.substitute import FreshValues
@@ -98,10 +98,12 @@ class _Recovery:
             width = max(min(self.limits.slots, self.limits.slot_bytes // max(carried, 1)), 2)
             if count <= width:
                 raise Uncuttable(f"the batch has only {count} elements")
-            parts = 1 if inside or self.units == 1 else -(-count // (width * self.limits.rounds))
+            parts = 1
+            if self.units > 1 and not inside:
+                parts = min(-(-count // (width * self.limits.rounds)), self.units * self.limits.parts)
             idle = max(width // 4, 1)
             slots = Slots(width, parts, idle, idle if single.has_shared_weights else 1)
-            SlotLoop(loop, axes, count, slots, out).statements()
+            SlotLoop(loop, self._spreads(loop), axes, count, slots, out).statements()
             self._say(
                 True, f"{count} batch elements of a vmapped while loop share {width} slots", loop.source
             )
@@ -114,6 +116,11 @@ class _Recovery:
         """Appends a loop over batch elements that makes `results`, each with its batch axis."""
         one_by_one(cut, results, out, parallel=not inside and self.units > 1)
         out.out[-1] = map_regions(out.out[-1], lambda region: self.region(region, inside=True))
+
+    def _spreads(self, loop: LoopUTask) -> tuple[UOperator, ...]:
+        """The broadcasts of scalars that `loop` reads: slots need no elements of them."""
+        found = (self.made.get(v) for v in reads(loop))
+        return tuple(o for o in found if is_a(o, "broadcast") and o.inputs[0].type.is_scalar)
 
     def _say(self, fired: bool, text: str, source: Source) -> None:
         self.remark(Remark("batch elements", fired, text, source))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from jax_cocktail.cost.work import runs
 from jax_cocktail.schedule.vmap.cut import Cut, Place
 from jax_cocktail.schedule.vmap.emit import COUNT, Emitter, one_by_one
 from jax_cocktail.utask.builder import INDEX, beginning
@@ -33,18 +34,26 @@ class SlotLoop:
     """Turns a lock-step loop into statements that define the same outputs."""
 
     def __init__(
-        self, loop: LoopUTask, axes: Sequence[int], elements: int, slots: Slots, out: Emitter
+        self,
+        loop: LoopUTask,
+        spreads: Sequence[UOperator],
+        axes: Sequence[int],
+        elements: int,
+        slots: Slots,
+        out: Emitter,
     ) -> None:
-        """Raises Uncuttable. `axes`: the batch axis of each carry."""
+        """Raises Uncuttable. `spreads`: broadcasts that the loop reads; `axes`: the batch axis of each
+        carry."""
         self.loop, self.axes, self.elements = loop, tuple(axes), elements
         self.slots, self.emitter = slots, out
         # stand-ins, since the body may read an initial value too
         self.starts = out.like(loop.initial)
         self.inner = replace(loop, initial=self.starts)
         self.places: tuple[Place, ...] = tuple(zip(loop.outputs, axes, strict=True))
-        self.cut = Cut((self.inner,), self.places, elements, slots.width)
+        self.cut = Cut((*spreads, self.inner), self.places, elements, slots.width)
         self.extra = tuple(place for place in self.cut.needs if place[0] not in self.starts)
         self.share = -(-elements // slots.parts)  # batch elements per part
+        self.rounds = max((self.share - slots.width) // slots.idle, 1)  # of a part, in which slots are refilled
 
     def statements(self) -> None:
         """Emits everything."""
@@ -89,6 +98,7 @@ class SlotLoop:
             (*carried, *extra, elements, out.number(width, COUNT), *arrays),
             lambda test, tested: test.compare("lt", tested[position], count),
             lambda inside, parameters: self._round(inside, parameters, base, count),
+            self.rounds,
         )
         last = self._drained(out, state[:number], state[number : position - 1])
         for array, axis, part, result in zip(state[position + 1 :], self.axes, last, results, strict=True):
@@ -101,7 +111,8 @@ class SlotLoop:
         number, others = len(self.axes), len(self.extra)
         extra, (elements, following) = state[number : number + others], state[number + others :][:2]
         arrays = state[number + others + 2 :]
-        carried = self._lock_step(out, state[:number], extra, self.slots.idle)
+        each = runs(self.loop) * self.share // (self.slots.width * self.rounds)
+        carried = self._lock_step(out, state[:number], extra, self.slots.idle, max(each, 1))
         predicate = self.cut.emit_tested(self.inner, self._known(carried, extra), carried, out)
         active = out.reshape(predicate, (self.slots.width,))
         done = out.emit("not", (active,), active.type)
@@ -143,16 +154,17 @@ class SlotLoop:
         )
 
     def _lock_step(
-        self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value], idle: int
+        self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value], idle: int, likely: int
     ) -> tuple[Value, ...]:
-        """Runs the loop on the slots until `idle` of them are done."""
-        loop = self._loop(out, carried, extra)
+        """Runs the loop on the slots until `idle` of them are done, after `likely` trips."""
+        loop = replace(self._loop(out, carried, extra), likely_trips=likely)
         out.out.append(_until_idle(loop, self.slots.width, idle, out))
         return loop.outputs
 
     def _drained(self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value]) -> tuple[Value, ...]:
         """Finishes when no element waits: in lock-step until few are left, then those one by one."""
-        carried = self._lock_step(out, carried, extra, self.slots.width - self.slots.few)
+        idle = self.slots.width - self.slots.few
+        carried = self._lock_step(out, carried, extra, idle, runs(self.loop))
         loop = self._loop(out, carried, extra)
         places = tuple(zip(loop.outputs, self.axes, strict=True))
         one_by_one(Cut((loop,), places, self.slots.width, 1), places, out)
