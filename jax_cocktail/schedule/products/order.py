@@ -75,14 +75,23 @@ class Order:
 
     def moved(self, factor: Value, b: Builder) -> Value:
         """The factor in the new order. Its columns may be of any shape if the order of their axes stays."""
-        outer, count = len(self.depth), len(self.blocks) + len(self.depth)
         if self.axes != tuple(range(len(self.axes))):
             factor = b.transpose(factor, (0, *(1 + axis for axis in self.axes)))
-        if self.padding:
-            flat = b.reshape(factor, (prod(self.depth), self.wide - self.padding))
-            wide, zero = flat.type.resized(1, self.wide), b.constant(0, flat.type.dtype)
-            factor = b.emit("pad", (flat, zero), wide, low=(0, 0), interior=(0, 0))
-        apart = b.reshape(factor, (*self.depth, *self.blocks, *self.inside))
+        if not self.padding:
+            return self._apart(factor, self.blocks, b)
+        k, columns = prod(self.depth), self.wide - self.padding
+        flat, whole = b.reshape(factor, (k, columns)), self.wide - prod(self.inside)
+        if len(self.depth) > 1:  # for threads, each of which loads its own elements
+            return self._apart(_filled(flat, self.wide, b), self.blocks, b)
+        last = _filled(b.slice(flat, (0, whole), (k, columns - whole)), self.wide - whole, b)
+        first = self._apart(b.slice(flat, (0, 0), (k, whole)), (self.blocks[0] - 1,), b)
+        parts = (first, self._apart(last, (1,), b))  # a core copies whole lines of the first
+        return b.emit("concatenate", parts, flat.type.dtype, self.shape, dimension=0)
+
+    def _apart(self, factor: Value, blocks: Shape, b: Builder) -> Value:
+        """The factor in the new order, given its columns in order. They become so many blocks."""
+        outer, count = len(self.depth), len(blocks) + len(self.depth)
+        apart = b.reshape(factor, (*self.depth, *blocks, *self.inside))
         inside = range(count, count + len(self.inside))
         return b.transpose(apart, (*range(outer, count), 0, *inside, *range(1, outer)))
 
@@ -99,3 +108,9 @@ class Order:
         shape = (*before, *after, *self.blocks, *self.inside)
         attributes = dict(dot.attributes) | contracted
         return b.emit("dot", (left, factor), dot.output.type.dtype, shape, **attributes)
+
+
+def _filled(factor: Value, columns: int, b: Builder) -> Value:
+    """The factor with columns of zeros behind its own."""
+    zero, wide = b.constant(0, factor.type.dtype), factor.type.resized(1, columns)
+    return b.emit("pad", (factor, zero), wide, low=(0, 0), interior=(0, 0))

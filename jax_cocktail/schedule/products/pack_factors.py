@@ -293,7 +293,8 @@ class _Packer:
                 return (product,)
             self.room -= base.type.nbytes
             panels = order.moved(base, before := b.to(frame.before))
-            frame.packed[base, k] = before.emit("copy", (panels,), panels.type)
+            dense = order.padding  # the moved matrix is no view
+            frame.packed[base, k] = panels if dense else before.emit("copy", (panels,), panels.type)
         b.define(product.outputs, "reshape", (_sums(product, order, frame.packed[base, k], b),))
         return b.out
 
