@@ -11,6 +11,7 @@ same parts.) The rates are those of `device.host`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -77,7 +78,20 @@ class _Context:
 def _priced(region: Region, context: _Context) -> Price:
     units = 1 if context.alone else context.cores
     inside = replace(context, bandwidth=SERVER.bandwidth(touched_bytes(region.body, units)))
-    return sum((_statement(s, inside) for s in region.body), Price())
+    whole, own = Price(), [Price()] * units  # `own`: what each unit does between two statements of all
+    for statement in region.body:
+        price = _statement(statement, inside)
+        if isinstance(statement, LoopUTask) and statement.parallel and (statement.trip_count or 0) < units:
+            for part in range(statement.trip_count or 0):
+                unit = (statement.first + part) % units
+                own[unit] = own[unit] + price
+        elif price != Price():
+            whole, own = whole + _longest(own) + price, [Price()] * units
+    return whole + _longest(own)
+
+
+def _longest(prices: Sequence[Price]) -> Price:
+    return max(prices, key=lambda price: price.seconds)
 
 
 def _statement(statement: Statement, context: _Context) -> Price:

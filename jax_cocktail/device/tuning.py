@@ -131,6 +131,7 @@ class DivisionTuning:
     most: int = 4  # parts per unit
     kept: float = 1 / 3  # of a core's cache: the part of a value that it computes and reads again
     least_part: int = 16  # least length of parts that need not divide the axis
+    longer: float = 1.1  # most of the longest part, in the mean one, for parts of whole vectors
     light: float = 4096  # most flops of a value that is recomputed, not stored
 
 

@@ -39,7 +39,7 @@ def tie_of(operator: UOperator, axes: Axes, tiling: Tiling) -> Tie | None:
     tie, parts = rule(operator).along(axes), tiling.parts
     if tie is None or num_utasks(operator, axes, parts) != parts:
         return None
-    return tie if not tiling.length or any_runs(operator, tie) else None
+    return tie if not (tiling.length or tiling.line) or any_runs(operator, tie) else None
 
 
 def schedule_operator(operator: UOperator, axes: Axes, parts: int) -> Tie:

@@ -15,6 +15,7 @@ from jax_cocktail.device.host import SERVER, Cache
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK, PROGRAM, DivisionTuning
 from jax_cocktail.device.unit import Unit, unit_of
+from jax_cocktail.placement.parts import longest_of
 from jax_cocktail.utask.ir import Region, Statement, UOperator, is_a
 from jax_cocktail.utask.layout import divisors
 from jax_cocktail.utask.operators import PRODUCTS
@@ -157,19 +158,26 @@ class Limits(DivisionTuning):
         """Seconds of the longest part, or of everything without parts; 0 if no device's rates are known."""
         return 0.0
 
-    def parts(self, cut: AxisClass, units: int, whole: bool = False) -> int | None:
-        """The fewest parts that keep the units busy; None if there is no such number.
-
-        They divide the axis, or, unless `whole`, leave a remainder; then all axes must be equally long.
-        """
+    def parts(self, cut: AxisClass, units: int) -> int | None:
+        """The fewest parts that keep the units busy; None if there is no such number. They are equal, or the
+        last one has another length; then all axes must be equally long."""
         if units == 1:
             return None
         even = next(iter(self.even_parts(cut, units, self.most * units)), None)
-        if even is not None and (whole or even % units == 0):
+        if even is not None and even % units == 0:
             return even
-        line, rest = self._line(cut), cut.parts % units
-        long = cut.is_uniform and cut.parts >= max(self.least_part, line) * units
-        return units if long and not whole and (not rest or rest >= line) else even
+        long = cut.is_uniform and cut.parts >= max(self.least_part, self._line(cut)) * units
+        longest = longest_of(cut.parts, units, self._line(cut)) if long else inf
+        return units if cut.parts >= self.balance * units * longest else even
+
+    def line_of(self, cut: AxisClass, parts: int) -> int:
+        """See `Tiling`: for so many parts, 0 if they are equal. Whole vectors, unless one part is then much
+        longer than the others."""
+        if cut.parts % parts == 0:
+            return 0
+        line = self._line(cut)
+        longest = longest_of(cut.parts, parts, max(line, self.lanes))
+        return max(line, self.lanes) if longest * parts <= self.longer * cut.parts else line
 
     def fills_lanes(self, cut: AxisClass, parts: int, statements: Sequence[Statement]) -> bool:
         """False if a part of a convolution would have less than a vector of output features."""
@@ -226,6 +234,10 @@ class DeviceLimits(Limits):
     def leaves_cache(self, region: Region) -> bool:
         """A block has no cache of its own, and its program is for small work."""
         return False
+
+    def line_of(self, cut: AxisClass, parts: int) -> int:
+        """A remainder is short: there are many parts."""
+        return 0
 
     def pays(
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 0

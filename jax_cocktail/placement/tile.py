@@ -70,7 +70,7 @@ def tile(
     """
     sources = sources or Sources()
     wide = sources.wide if tiling.length else {}
-    left = [r for r in results if not tiling.length and r.type.shape[classes[r]] % tiling.parts]
+    left = [r for r in results if tiling.left(r.type.shape[classes[r]])]
     outputs = replaced(results, {**wide, **{r: fresh.make(r.type) for r in left}})
     tiler = Tiler(classes, tiling, fresh, source, sources)
     targets = [
@@ -199,7 +199,7 @@ class Tiler(Cutter):
     def start(self, extent: int) -> Value:
         """The first position of the part of an axis."""
         if self.tiling.is_rest:
-            return self.number(self.tiling.step(extent) * self.tiling.parts)
+            return self.number(self.tiling.step(extent) * self.tiling.equal)
         return self.counted(extent)
 
     def counted(self, extent: int) -> Value:
@@ -326,7 +326,7 @@ class Tiler(Cutter):
         size = self.size(extent)
         if extent < self.tiling.reach:
             return self._made_outside(operator, axis)
-        starts = [extent - size] if self.tiling.is_rest else range(0, size * self.tiling.parts, size)
+        starts = [extent - size] if self.tiling.is_rest else range(0, size * self.tiling.equal, size)
         data = {constant_run(operator, axis, start, size) for start in starts}
         if len(data) > 1:
             return self._made_outside(operator, axis)

@@ -44,11 +44,13 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class CutChoice:
-    """A class and its number of parts. Choices with equal `number` have the same class."""
+    """A class and its number of parts. Choices with equal `number` have the same class. `line`: see
+    `Tiling`."""
 
     number: int
     cut: AxisClass
     parts: int
+    line: int = 0
 
     @property
     def axes(self) -> Mapping[Value, int]:
@@ -225,7 +227,7 @@ class _Divider:
             if why or parts is None:
                 self.refused.append((cut, why))
                 continue
-            choice = CutChoice(number, cut, parts)
+            choice = CutChoice(number, cut, parts, self.limits.line_of(cut, parts))
             self.claims.update(dict.fromkeys(free, choice))
 
     def _rank(self, cut: AxisClass, positions: Sequence[int]) -> tuple[float, float]:
@@ -369,7 +371,7 @@ class _Divider:
     def _is_local(self, position: int, maker: int, value: Value) -> bool:
         """True if the statement needs only its own part of a claimed value."""
         mine, other = self.claims.get(position), self.claims[maker]
-        if mine is None or mine.parts != other.parts:
+        if mine is None or (mine.parts, mine.line) != (other.parts, other.line):
             return False
         statement = self.statements[position]
         if isinstance(statement, UOperator):
@@ -383,16 +385,16 @@ class _Divider:
 
     def _tile_groups(self, superstep: Mapping[int, int]) -> list[tuple[int, TileGroup]]:
         """(superstep, tile group), in order."""
-        groups: dict[tuple[int, int], list[int]] = {}
+        groups: dict[tuple[int, int, int], list[int]] = {}
         for position, choice in sorted(self.claims.items()):
-            groups.setdefault((superstep[position], choice.parts), []).append(position)
+            groups.setdefault((superstep[position], choice.parts, choice.line), []).append(position)
         found = []
-        for (k, parts), together in sorted(groups.items()):
+        for (k, parts, line), together in sorted(groups.items()):
             for positions in self._apart(together):
                 axes: dict[Value, int] = {}
                 for n in positions:
                     axes.update(axes_inside(self.statements[n], self.claims[n].axes))
-                tiling = Tiling(parts, rest_unit=parts % self.units)
+                tiling = Tiling(parts, rest_unit=(parts - bool(line)) % self.units, line=line)
                 found.append((k, TileGroup(tuple(positions), axes, tiling)))
         return found
 

@@ -111,13 +111,15 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     {
       const i64 t7 = i64(v96) * i64(2LL);
       v98 = t7;
+      const i64 t8 = v98 + i64(1LL);
+      v142 = t8;
     }
     ck_wait(unit);
     for (i32 v104 = unit->index; v104 < 4; v104 += unit->count) {
       const f32* const d194 = w0_f32 + ck_clamp_index(i64(v104), 3) * 65536;
       {
-        const i64 t8 = i64(v104) * i64(64LL);
-        v109 = t8;
+        const i64 t9 = i64(v104) * i64(64LL);
+        v109 = t9;
       }
       const f32* const d112 = w1048576_f32 + ck_clamp_index(v98, 3) * 16384 + ck_clamp_index(v109, 192) * 1;
       const f32* const d114 = w1327104_f32 + ck_clamp_index(v109, 192) * 1;
@@ -127,68 +129,64 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
       ck_block_barrier();
       {
-        const i32 n9 = ck_clamp_index(v98, 3);
-        const i32 n10 = ck_clamp_index(v109, 192);
+        const i32 n10 = ck_clamp_index(v98, 3);
         const i32 n11 = ck_clamp_index(v109, 192);
         const i32 n12 = ck_clamp_index(v109, 192);
+        const i32 n13 = ck_clamp_index(v109, 192);
         {
           i32 at = ck_lane();
           for (; at < 896; at += 256) {
-            f32 h13[2];
             f32 h14[2];
             f32 h15[2];
             f32 h16[2];
+            f32 h17[2];
             #pragma unroll
             for (i32 j = 0; j < 2; ++j) {
               const i32 l = at + 128 * j;
               const i32 i1 = l % 64;
               const i32 i0 = l / 64;
-              const f32 t17 = d112[1024 * i0 + i1 + 768];
-              const f32 t18 = o0_f32[256 * i0 + i1 + 192];
-              const f32 t19 = t17 + t18;
-              const f32 t20 = ck_logistic(t19);
-              const f32 t21 = d112[1024 * i0 + i1 + 256];
-              const f32 t22 = o0_f32[256 * i0 + i1 + 64];
-              const f32 t23 = t21 + t22;
-              const f32 t24 = ck_logistic(t23);
-              const f32 t25 = d114[256 * i0 + i1];
-              const f32 t26 = t24 * t25;
-              const f32 t27 = d112[1024 * i0 + i1];
-              const f32 t28 = o0_f32[256 * i0 + i1];
-              const f32 t29 = t27 + t28;
-              const f32 t30 = ck_logistic(t29);
-              const f32 t31 = d112[1024 * i0 + i1 + 512];
-              const f32 t32 = o0_f32[256 * i0 + i1 + 128];
-              const f32 t33 = t31 + t32;
-              const f32 t34 = ck_tanh(t33);
-              const f32 t35 = t30 * t34;
-              const f32 t36 = t26 + t35;
-              const f32 t37 = ck_tanh(t36);
-              const f32 t38 = t20 * t37;
-              h13[j] = t38;
-              h14[j] = t38;
-              h15[j] = t36;
-              h16[j] = t38;
+              const f32 t18 = d112[1024 * i0 + i1 + 768];
+              const f32 t19 = o0_f32[256 * i0 + i1 + 192];
+              const f32 t20 = t18 + t19;
+              const f32 t21 = ck_logistic(t20);
+              const f32 t22 = d112[1024 * i0 + i1 + 256];
+              const f32 t23 = o0_f32[256 * i0 + i1 + 64];
+              const f32 t24 = t22 + t23;
+              const f32 t25 = ck_logistic(t24);
+              const f32 t26 = d114[256 * i0 + i1];
+              const f32 t27 = t25 * t26;
+              const f32 t28 = d112[1024 * i0 + i1];
+              const f32 t29 = o0_f32[256 * i0 + i1];
+              const f32 t30 = t28 + t29;
+              const f32 t31 = ck_logistic(t30);
+              const f32 t32 = d112[1024 * i0 + i1 + 512];
+              const f32 t33 = o0_f32[256 * i0 + i1 + 128];
+              const f32 t34 = t32 + t33;
+              const f32 t35 = ck_tanh(t34);
+              const f32 t36 = t31 * t35;
+              const f32 t37 = t27 + t36;
+              const f32 t38 = ck_tanh(t37);
+              const f32 t39 = t21 * t38;
+              h14[j] = t39;
+              h15[j] = t39;
+              h16[j] = t37;
+              h17[j] = t39;
             }
             #pragma unroll
             for (i32 j = 0; j < 2; ++j) {
               const i32 l = at + 128 * j;
               const i32 i1 = l % 64;
               const i32 i0 = l / 64;
-              o16384_f32[64 * i0 + i1] = h13[j];
-              r0[4096 * n9 + n10 + 256 * i0 + i1] = h14[j];
-              w1327104_f32[n11 + 256 * i0 + i1] = h15[j];
-              w1310720_f32[n12 + 256 * i0 + i1] = h16[j];
+              o16384_f32[64 * i0 + i1] = h14[j];
+              r0[4096 * n10 + n11 + 256 * i0 + i1] = h15[j];
+              w1327104_f32[n12 + 256 * i0 + i1] = h16[j];
+              w1310720_f32[n13 + 256 * i0 + i1] = h17[j];
             }
           }
         }
       }
     }
     ck_arrive(unit);
-    {
-      const i64 t39 = v98 + i64(1LL);
-      v142 = t39;
-    }
     ck_wait(unit);
     for (i32 v145 = unit->index; v145 < 4; v145 += unit->count) {
       const f32* const d197 = w0_f32 + ck_clamp_index(i64(v145), 3) * 65536;

@@ -41,8 +41,6 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     {
       const bool t1 = v6 != i32(0);
       v8 = t1;
-    }
-    {
       const bool t2 = v7 < i32(50);
       v10 = t2;
       const bool t3 = v8 & v10;

@@ -70,58 +70,56 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
     {
       const i64 t2 = v96 * i64(2LL);
       v98 = t2;
+      const i64 t3 = v98 + i64(1LL);
+      v142 = t3;
     }
     if (ck_wait(unit)) return 0;
     for (i64 v104 = unit->index; v104 < 2; v104 += unit->count) {
       {
-        const i64 t3 = v104 * i64(64LL);
-        v109 = t3;
+        const i64 t4 = v104 * i64(64LL);
+        v109 = t4;
       }
       const f32* const d111 = p2 + ck_clamp_index(v109, 64) * 1;
       const f32* const d112 = w0_f32 + ck_clamp_index(v98, 3) * 512 + ck_clamp_index(v109, 64) * 1;
       const f32* const d114 = w8704_f32 + ck_clamp_index(v109, 64) * 1;
       outlined1(r1, d111, o0_f32);
       {
-        const i64 n4 = ck_clamp_index(v98, 3);
-        const i64 n5 = ck_clamp_index(v109, 64);
+        const i64 n5 = ck_clamp_index(v98, 3);
         const i64 n6 = ck_clamp_index(v109, 64);
         const i64 n7 = ck_clamp_index(v109, 64);
+        const i64 n8 = ck_clamp_index(v109, 64);
         CK_LANES
         for (i64 i0 = 0; i0 < 64; ++i0) {
-          const f32 t8 = d112[i0 + 384];
-          const f32 t9 = o0_f32[i0 + 192];
-          const f32 t10 = t8 + t9;
-          const f32 t11 = ck_logistic(t10);
-          const f32 t12 = d112[i0 + 128];
-          const f32 t13 = o0_f32[i0 + 64];
-          const f32 t14 = t12 + t13;
-          const f32 t15 = ck_logistic(t14);
-          const f32 t16 = d114[i0];
-          const f32 t17 = t15 * t16;
-          const f32 t18 = d112[i0];
-          const f32 t19 = o0_f32[i0];
-          const f32 t20 = t18 + t19;
-          const f32 t21 = ck_logistic(t20);
-          const f32 t22 = d112[i0 + 256];
-          const f32 t23 = o0_f32[i0 + 128];
-          const f32 t24 = t22 + t23;
-          const f32 t25 = ck_tanh(t24);
-          const f32 t26 = t21 * t25;
-          const f32 t27 = t17 + t26;
-          const f32 t28 = ck_tanh(t27);
-          const f32 t29 = t11 * t28;
-          o1024_f32[i0] = t29;
-          r0[128 * n4 + n5 + i0] = t29;
-          w8704_f32[n6 + i0] = t27;
-          w8192_f32[n7 + i0] = t29;
+          const f32 t9 = d112[i0 + 384];
+          const f32 t10 = o0_f32[i0 + 192];
+          const f32 t11 = t9 + t10;
+          const f32 t12 = ck_logistic(t11);
+          const f32 t13 = d112[i0 + 128];
+          const f32 t14 = o0_f32[i0 + 64];
+          const f32 t15 = t13 + t14;
+          const f32 t16 = ck_logistic(t15);
+          const f32 t17 = d114[i0];
+          const f32 t18 = t16 * t17;
+          const f32 t19 = d112[i0];
+          const f32 t20 = o0_f32[i0];
+          const f32 t21 = t19 + t20;
+          const f32 t22 = ck_logistic(t21);
+          const f32 t23 = d112[i0 + 256];
+          const f32 t24 = o0_f32[i0 + 128];
+          const f32 t25 = t23 + t24;
+          const f32 t26 = ck_tanh(t25);
+          const f32 t27 = t22 * t26;
+          const f32 t28 = t18 + t27;
+          const f32 t29 = ck_tanh(t28);
+          const f32 t30 = t12 * t29;
+          o1024_f32[i0] = t30;
+          r0[128 * n5 + n6 + i0] = t30;
+          w8704_f32[n7 + i0] = t28;
+          w8192_f32[n8 + i0] = t30;
         }
       }
     }
     ck_arrive(unit);
-    {
-      const i64 t30 = v98 + i64(1LL);
-      v142 = t30;
-    }
     if (ck_wait(unit)) return 0;
     for (i64 v145 = unit->index; v145 < 2; v145 += unit->count) {
       {

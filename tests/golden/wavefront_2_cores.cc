@@ -197,115 +197,111 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
     {
       const i64 t16 = v343 * i64(2LL);
       v345 = t16;
-    }
-    {
       const i64 t17 = ck_clamp(i64(0LL), v345, i64(3LL));
       v355 = t17;
       const bool t18 = v345 == v355;
       v356 = t18;
       const i32 t19 = ck_convert<i32>(v356);
       v357 = t19;
+      const i64 t20 = v345 - i64(1LL);
+      v400 = t20;
+      const i64 t21 = ck_clamp(i64(0LL), v400, i64(3LL));
+      v401 = t21;
+      const bool t22 = v400 == v401;
+      v402 = t22;
+      const i32 t23 = ck_convert<i32>(v402);
+      v403 = t23;
+      const i64 t24 = v345 - i64(2LL);
+      v446 = t24;
+      const i64 t25 = ck_clamp(i64(0LL), v446, i64(3LL));
+      v447 = t25;
+      const bool t26 = v446 == v447;
+      v448 = t26;
+      const i32 t27 = ck_convert<i32>(v448);
+      v449 = t27;
+      const i64 t28 = v345 + i64(1LL);
+      v499 = t28;
+      const i64 t29 = ck_clamp(i64(0LL), v499, i64(3LL));
+      v502 = t29;
+      const bool t30 = v499 == v502;
+      v503 = t30;
+      const i32 t31 = ck_convert<i32>(v503);
+      v504 = t31;
+      const i64 t32 = v499 - i64(1LL);
+      v547 = t32;
+      const i64 t33 = ck_clamp(i64(0LL), v547, i64(3LL));
+      v548 = t33;
+      const bool t34 = v547 == v548;
+      v549 = t34;
+      const i32 t35 = ck_convert<i32>(v549);
+      v550 = t35;
+      const i64 t36 = v499 - i64(2LL);
+      v593 = t36;
+      const i64 t37 = ck_clamp(i64(0LL), v593, i64(3LL));
+      v594 = t37;
+      const bool t38 = v593 == v594;
+      v595 = t38;
+      const i32 t39 = ck_convert<i32>(v595);
+      v596 = t39;
     }
     if (ck_wait(unit)) return 0;
     for (i64 v359 = unit->index; v359 < 2; v359 += unit->count) {
       if (v357 <= 0) {
         {
-          const i64 t20 = v359 * i64(64LL);
-          v363 = t20;
+          const i64 t40 = v359 * i64(64LL);
+          v363 = t40;
         }
         const f32* const d365 = r1 + ck_clamp_index(v363, 64) * 1;
         {
-          const i64 n21 = ck_clamp_index(v363, 64);
+          const i64 n41 = ck_clamp_index(v363, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t22 = d365[i0];
-            w9728_f32[n21 + i0] = t22;
+            const f32 t42 = d365[i0];
+            w9728_f32[n41 + i0] = t42;
           }
         }
       }
       else {
         {
-          const i64 t23 = v359 * i64(64LL);
-          v368 = t23;
+          const i64 t43 = v359 * i64(64LL);
+          v368 = t43;
         }
         const f32* const d370 = p2 + ck_clamp_index(v368, 64) * 1;
         const f32* const d371 = w8192_f32 + ck_clamp_index(v368, 64) * 1;
         const f32* const d372 = w0_f32 + ck_clamp_index(v355, 3) * 512 + ck_clamp_index(v368, 64) * 1;
         outlined1(r1, d370, o0_f32);
         {
-          const i64 n24 = ck_clamp_index(v368, 64);
-          const i64 n25 = ck_clamp_index(v368, 64);
+          const i64 n44 = ck_clamp_index(v368, 64);
+          const i64 n45 = ck_clamp_index(v368, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t26 = d372[i0 + 384];
-            const f32 t27 = o0_f32[i0 + 192];
-            const f32 t28 = t26 + t27;
-            const f32 t29 = ck_logistic(t28);
-            const f32 t30 = d372[i0 + 128];
-            const f32 t31 = o0_f32[i0 + 64];
-            const f32 t32 = t30 + t31;
-            const f32 t33 = ck_logistic(t32);
-            const f32 t34 = d371[i0];
-            const f32 t35 = t33 * t34;
-            const f32 t36 = d372[i0];
-            const f32 t37 = o0_f32[i0];
-            const f32 t38 = t36 + t37;
-            const f32 t39 = ck_logistic(t38);
-            const f32 t40 = d372[i0 + 256];
-            const f32 t41 = o0_f32[i0 + 128];
-            const f32 t42 = t40 + t41;
-            const f32 t43 = ck_tanh(t42);
-            const f32 t44 = t39 * t43;
-            const f32 t45 = t35 + t44;
-            const f32 t46 = ck_tanh(t45);
-            const f32 t47 = t29 * t46;
-            w9728_f32[n24 + i0] = t47;
-            w8192_f32[n25 + i0] = t45;
+            const f32 t46 = d372[i0 + 384];
+            const f32 t47 = o0_f32[i0 + 192];
+            const f32 t48 = t46 + t47;
+            const f32 t49 = ck_logistic(t48);
+            const f32 t50 = d372[i0 + 128];
+            const f32 t51 = o0_f32[i0 + 64];
+            const f32 t52 = t50 + t51;
+            const f32 t53 = ck_logistic(t52);
+            const f32 t54 = d371[i0];
+            const f32 t55 = t53 * t54;
+            const f32 t56 = d372[i0];
+            const f32 t57 = o0_f32[i0];
+            const f32 t58 = t56 + t57;
+            const f32 t59 = ck_logistic(t58);
+            const f32 t60 = d372[i0 + 256];
+            const f32 t61 = o0_f32[i0 + 128];
+            const f32 t62 = t60 + t61;
+            const f32 t63 = ck_tanh(t62);
+            const f32 t64 = t59 * t63;
+            const f32 t65 = t55 + t64;
+            const f32 t66 = ck_tanh(t65);
+            const f32 t67 = t49 * t66;
+            w9728_f32[n44 + i0] = t67;
+            w8192_f32[n45 + i0] = t65;
           }
         }
       }
-    }
-    {
-      const i64 t48 = v345 - i64(1LL);
-      v400 = t48;
-      const i64 t49 = ck_clamp(i64(0LL), v400, i64(3LL));
-      v401 = t49;
-      const bool t50 = v400 == v401;
-      v402 = t50;
-      const i32 t51 = ck_convert<i32>(v402);
-      v403 = t51;
-      const i64 t52 = v345 - i64(2LL);
-      v446 = t52;
-      const i64 t53 = ck_clamp(i64(0LL), v446, i64(3LL));
-      v447 = t53;
-      const bool t54 = v446 == v447;
-      v448 = t54;
-      const i32 t55 = ck_convert<i32>(v448);
-      v449 = t55;
-      const i64 t56 = v345 + i64(1LL);
-      v499 = t56;
-      const i64 t57 = ck_clamp(i64(0LL), v499, i64(3LL));
-      v502 = t57;
-      const bool t58 = v499 == v502;
-      v503 = t58;
-      const i32 t59 = ck_convert<i32>(v503);
-      v504 = t59;
-      const i64 t60 = v499 - i64(1LL);
-      v547 = t60;
-      const i64 t61 = ck_clamp(i64(0LL), v547, i64(3LL));
-      v548 = t61;
-      const bool t62 = v547 == v548;
-      v549 = t62;
-      const i32 t63 = ck_convert<i32>(v549);
-      v550 = t63;
-      const i64 t64 = v499 - i64(2LL);
-      v593 = t64;
-      const i64 t65 = ck_clamp(i64(0LL), v593, i64(3LL));
-      v594 = t65;
-      const bool t66 = v593 == v594;
-      v595 = t66;
-      const i32 t67 = ck_convert<i32>(v595);
-      v596 = t67;
     }
     for (i64 v405 = unit->index; v405 < 2; v405 += unit->count) {
       if (v403 <= 0) {

@@ -274,43 +274,51 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       v78 = t27;
       const i32 t28 = ck_convert<i32>(v78);
       v79 = t28;
+      const i64 t29 = i64(v64) - i64(1LL);
+      v86 = t29;
+      const i64 t30 = ck_clamp(i64(0LL), v86, i64(3LL));
+      v87 = t30;
+      const bool t31 = v86 == v87;
+      v88 = t31;
+      const i32 t32 = ck_convert<i32>(v88);
+      v89 = t32;
     }
     for (i32 v121 = unit->index; v121 < 2; v121 += unit->count) {
       if (v79 <= 0) {
         {
-          const i64 t29 = i64(v121) * i64(128LL);
-          v128 = t29;
+          const i64 t33 = i64(v121) * i64(128LL);
+          v128 = t33;
         }
         const f32* const d130 = o4096_f32 + ck_clamp_index(v128, 128) * 1;
         ck_block_barrier();
         {
-          const i32 n30 = ck_clamp_index(v128, 128);
+          const i32 n34 = ck_clamp_index(v128, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-            const f32 t31 = d130[i0];
-            w3162112_f32[n30 + i0] = t31;
+            const f32 t35 = d130[i0];
+            w3162112_f32[n34 + i0] = t35;
           }
         }
       }
       else {
         const f32* const d259 = w0_f32 + ck_clamp_index(i64(v121), 1) * 131072;
         {
-          const i64 t32 = i64(v121) * i64(128LL);
-          v133 = t32;
+          const i64 t36 = i64(v121) * i64(128LL);
+          v133 = t36;
         }
         const f32* const d149 = w3165184_f32 + ck_clamp_index(v133, 128) * 1;
         const f32* const d134 = w3145728_f32 + ck_clamp_index(v77, 3) * 1024 + ck_clamp_index(v133, 128) * 1;
         ck_block_barrier();
-        f32 e57;
-        f32 e58;
-        f32 e59;
-        f32 e60;
+        f32 e61;
+        f32 e62;
+        f32 e63;
+        f32 e64;
         {
           if constexpr (RESIDENT) {
             for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-              e57 = d134[i0 + 768];
-              e58 = d134[i0 + 256];
-              e59 = d134[i0];
-              e60 = d134[i0 + 512];
+              e61 = d134[i0 + 768];
+              e62 = d134[i0 + 256];
+              e63 = d134[i0];
+              e64 = d134[i0 + 512];
             }
           }
         }
@@ -319,46 +327,36 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         }
         ck_block_barrier();
         {
-          const i32 n33 = ck_clamp_index(v133, 128);
-          const i32 n34 = ck_clamp_index(v133, 128);
+          const i32 n37 = ck_clamp_index(v133, 128);
+          const i32 n38 = ck_clamp_index(v133, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-            const f32 t35 = (RESIDENT) ? e57 : d134[i0 + 768];
-            const f32 t36 = o0_f32[i0 + 384];
-            const f32 t37 = t35 + t36;
-            const f32 t38 = ck_logistic(t37);
-            const f32 t39 = (RESIDENT) ? e58 : d134[i0 + 256];
-            const f32 t40 = o0_f32[i0 + 128];
+            const f32 t39 = (RESIDENT) ? e61 : d134[i0 + 768];
+            const f32 t40 = o0_f32[i0 + 384];
             const f32 t41 = t39 + t40;
             const f32 t42 = ck_logistic(t41);
-            const f32 t43 = d149[i0];
-            const f32 t44 = t42 * t43;
-            const f32 t45 = (RESIDENT) ? e59 : d134[i0];
-            const f32 t46 = o0_f32[i0];
-            const f32 t47 = t45 + t46;
-            const f32 t48 = ck_logistic(t47);
-            const f32 t49 = (RESIDENT) ? e60 : d134[i0 + 512];
-            const f32 t50 = o0_f32[i0 + 256];
+            const f32 t43 = (RESIDENT) ? e62 : d134[i0 + 256];
+            const f32 t44 = o0_f32[i0 + 128];
+            const f32 t45 = t43 + t44;
+            const f32 t46 = ck_logistic(t45);
+            const f32 t47 = d149[i0];
+            const f32 t48 = t46 * t47;
+            const f32 t49 = (RESIDENT) ? e63 : d134[i0];
+            const f32 t50 = o0_f32[i0];
             const f32 t51 = t49 + t50;
-            const f32 t52 = ck_tanh(t51);
-            const f32 t53 = t48 * t52;
-            const f32 t54 = t44 + t53;
-            const f32 t55 = ck_tanh(t54);
-            const f32 t56 = t38 * t55;
-            w3162112_f32[n33 + i0] = t56;
-            w3165184_f32[n34 + i0] = t54;
+            const f32 t52 = ck_logistic(t51);
+            const f32 t53 = (RESIDENT) ? e64 : d134[i0 + 512];
+            const f32 t54 = o0_f32[i0 + 256];
+            const f32 t55 = t53 + t54;
+            const f32 t56 = ck_tanh(t55);
+            const f32 t57 = t52 * t56;
+            const f32 t58 = t48 + t57;
+            const f32 t59 = ck_tanh(t58);
+            const f32 t60 = t42 * t59;
+            w3162112_f32[n37 + i0] = t60;
+            w3165184_f32[n38 + i0] = t58;
           }
         }
       }
-    }
-    {
-      const i64 t61 = i64(v64) - i64(1LL);
-      v86 = t61;
-      const i64 t62 = ck_clamp(i64(0LL), v86, i64(3LL));
-      v87 = t62;
-      const bool t63 = v86 == v87;
-      v88 = t63;
-      const i32 t64 = ck_convert<i32>(v88);
-      v89 = t64;
     }
     for (i32 v162 = ck_first_part(unit, 2); v162 < 2; v162 += unit->count) {
       if (v89 <= 0) {

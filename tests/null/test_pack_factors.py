@@ -12,7 +12,7 @@ from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.products.pack_factors import Packing, pack_factors
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.utask.ir import LoopUTask, UOperator, is_parallel, walk
+from jax_cocktail.utask.ir import LoopUTask, UOperator, is_a, is_parallel, walk
 from tests.null.meshes import agrees, planned
 from tests.null.programs import branch, build, counted, elementwise, lstm, matmul, same_results, while_loop
 
@@ -36,7 +36,7 @@ def check(parameters, body, copies):
     packed = pack_factors(program)
     verify(packed)
     assert (packed is program) == (copies == 0)
-    found = [s for s in walk(packed.entry) if isinstance(s, UOperator) and s.kind == "copy"]
+    found = [s for s in walk(packed.entry) if is_a(s, "copy", "concatenate")]
     assert len(found) == copies
     same_results(program, packed)
     return packed.entry.body

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.compiler import emit
+from jax_cocktail.cost.cpu import our_price
 from jax_cocktail.placement.bound import recurrence_bound
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
 from jax_cocktail.placement.push_slices import push_slices
 from jax_cocktail.placement.tile_groups import divide
+from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, is_parallel, walk
 from tests.null.programs import (
     arguments,
@@ -259,7 +262,14 @@ def test_hidden_axis_of_a_cell_is_split():
 @pytest.mark.parametrize(("hidden", "units"), [(7, 2), (7, 3), (11, 4), (5, 2)])
 def test_uneven_hidden_sizes(hidden, units):
     after = placed(lstm(1, hidden), UnitMesh(units=units))
-    assert {(s.trip_count, s.first) for s in parallel(after)} == {(units, 0), (1, 0)}
+    assert {(s.trip_count, s.first) for s in parallel(after)} == {(units - 1, 0), (1, units - 1)}
+
+
+def test_units_compute_uneven_parts_at_the_same_time():
+    """Two loops of one part each are not priced one after the other."""
+    divided = emit(lstm(1, 253), candidate=Candidate(units=2)).program
+    assert {(s.trip_count, s.first) for s in parallel(divided)} == {(1, 0), (1, 1)}
+    assert our_price(divided, 2).seconds < 0.75 * our_price(emit(lstm(1, 253)).program, 1).seconds
 
 
 def test_uneven_rows_with_a_loop_inside_stay():

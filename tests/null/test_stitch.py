@@ -31,6 +31,15 @@ def test_chain_is_one_loop():
     assert len(group.outputs) == 1
 
 
+def test_a_constant_stands_between_no_two_groups():
+    def body(b, x):
+        y = elementwise(b, "exp", x)
+        return y, elementwise(b, "mul", y, b.full(3.0, "float32", (8,)))
+
+    (group,) = groups(build(["float32[8]"], body))
+    assert kinds(group) == ["exp", "broadcast", "mul"]
+
+
 def test_two_results_of_one_shape_share_a_loop():
     def body(b, x):
         y = elementwise(b, "exp", x)

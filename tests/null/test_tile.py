@@ -10,12 +10,12 @@ import pytest
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.placement.parts import Tiling
+from jax_cocktail.placement.parts import Tiling, balanced
 from jax_cocktail.placement.tile import Sources, tile
 from jax_cocktail.utask.ir import LoopUTask, Region, UProgram, is_parallel
 from jax_cocktail.utask.substitute import FreshValues
 from tests.null.operators import SAMPLES, Sample
-from tests.null.programs import arguments, branch, build, counted, elementwise, while_loop
+from tests.null.programs import arguments, branch, build, counted, elementwise, matmul, while_loop
 from tests.oracle.interpreter.run import run
 
 
@@ -57,6 +57,33 @@ def test_parts_of_an_axis():
     assert (even.trips, even.step(10), even.size(10), even.reach) == (6, 3, 3, 0)
     assert (even.rest.trips, even.rest.first, even.rest.step(10), even.rest.size(10)) == (1, 5, 3, 1)
     assert (padded.trips, padded.step(10), padded.size(10), padded.reach) == (3, 4, 4, 12)
+    lines = Tiling(3, rest_unit=2, line=4)
+    assert (lines.trips, lines.step(26), lines.size(26), lines.left(26)) == (2, 8, 8, 10)
+    assert (lines.rest.trips, lines.rest.first, lines.rest.size(26)) == (1, 2, 10)
+
+
+@pytest.mark.parametrize("line", [1, 4, 16])
+@pytest.mark.parametrize("parts", [2, 3, 8])
+def test_the_longest_of_balanced_parts_is_short(parts, line):
+    for extent in range(1, 300):
+        step = balanced(extent, parts, line)
+        if extent >= parts * line:
+            assert 0 < step * (parts - 1) < extent and step % line == 0
+            assert max(step, extent - step * (parts - 1)) < extent / parts + parts * line
+        elif step:
+            assert step * (parts - 1) < extent
+
+
+@pytest.mark.parametrize("hidden", [33, 45])
+def test_a_last_part_of_another_length(hidden):
+    types = [f"float32[2,{hidden}]", f"float32[{hidden},{hidden}]"]
+    program = build(types, lambda b, x, w: [matmul(b, x, w)])
+    body, results = program.entry.body, program.entry.results
+    tiling = Tiling(2, rest_unit=1, line=16)
+    after = replaced_body(program, tile(body, results, {results[0]: 1}, tiling, FreshValues(program)))
+    found = [s for s in after.entry.body if is_parallel(s)]
+    assert [(s.trip_count, s.first) for s in found] == [(1, 0), (1, 1)]
+    same(program, after)
 
 
 @pytest.mark.parametrize("case", SAMPLES, ids=str)

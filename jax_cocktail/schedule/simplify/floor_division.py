@@ -35,7 +35,9 @@ def floor_division(
         return None
     step, other = ("add", by) if division.kind == "rem" else ("sub", 1)
     found = definitions.get(corrected)
-    if not is_a(found, step) or found.inputs[0] != truncated or _number(found.inputs[1], definitions) != other:
+    if not is_a(found, step) or found.inputs[0] != truncated:
+        return None
+    if _number(found.inputs[1], definitions) != other:
         return None
     tests = definitions.get(predicate)
     if not is_a(tests, "and"):
@@ -45,8 +47,9 @@ def floor_division(
     if not below(negative, division, definitions) or not _is_uneven(uneven, division, definitions):
         return None
     builder = Builder(fresh, operator.source)
-    kind, operand = ("and", by - 1) if division.kind == "rem" else ("shift_right_arithmetic", by.bit_length() - 1)
-    builder.define(operator.outputs, kind, (x, builder.full(operand, x.type.dtype, x.type.shape)))
+    bits = "and", by - 1
+    kind, number = bits if division.kind == "rem" else ("shift_right_arithmetic", by.bit_length() - 1)
+    builder.define(operator.outputs, kind, (x, builder.full(number, x.type.dtype, x.type.shape)))
     return builder.out
 
 
@@ -74,7 +77,9 @@ def _same(one: UOperator, other: UOperator, definitions: Definitions) -> bool:
 def _is_negative_remainder(value: Value, division: UOperator, definitions: Definitions) -> bool:
     """True for `rem < 0`, of this remainder."""
     test = definitions.get(value)
-    return is_a(test, "lt") and test.inputs[0] == division.output and _number(test.inputs[1], definitions) == 0
+    if not is_a(test, "lt") or test.inputs[0] != division.output:
+        return False
+    return _number(test.inputs[1], definitions) == 0
 
 
 def _is_not_positive(value: Value, division: UOperator, definitions: Definitions) -> bool:

@@ -208,6 +208,7 @@ class Cut:
         assert loop.condition is not None
         tested = _tested(loop.condition, nest)
         cutter.note(tested.parameters, nest.axes, carried)
+        cutter.statements([s for s in self.statements if isinstance(s, UOperator)])
         cutter.statements(tested.body)
         return cutter.part(tested.results[0], nest.along)
 

@@ -95,7 +95,8 @@ class Sinking:
             return (inside.binary("add", carried[0], width), *arrays)
 
         state = (out.number(0, COUNT), *arrays)
-        return out.repeat(state, lambda test, tested: test.compare("lt", tested[0], count), more)[1:]
+        half = -(-mask.type.size // (2 * side.cut.width))  # of them, as prices assume of branches
+        return out.repeat(state, lambda test, tested: test.compare("lt", tested[0], count), more, half)[1:]
 
     def _few(
         self,

@@ -53,7 +53,7 @@ class SlotLoop:
         self.cut = Cut((*spreads, self.inner), self.places, elements, slots.width)
         self.extra = tuple(place for place in self.cut.needs if place[0] not in self.starts)
         self.share = -(-elements // slots.parts)  # batch elements per part
-        self.rounds = max((self.share - slots.width) // slots.idle, 1)  # of a part, in which slots are refilled
+        self.rounds = max((self.share - slots.width) // slots.idle, 1)  # of a part, each with a refill
 
     def statements(self) -> None:
         """Emits everything."""
