@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import jax.export  # `jax` alone does not have it
 from jax.extend import source_info_util
 
 from jax_cocktail import cache, config
-from jax_cocktail.config import SCOPES, Options, Scope
+from jax_cocktail.config import OPEN_SCOPES, SCOPES, Options, Scope
 from jax_cocktail.lowering.choice import decisions
 from jax_cocktail.lowering.choice.bundle import load_bundle as load_bundle
 from jax_cocktail.lowering.choice.bundle import save_bundle as save_bundle
@@ -30,7 +31,16 @@ from jax_cocktail.lowering.run.background import wait as wait
 from jax_cocktail.lowering.run.dispatch import Dispatch
 from jax_cocktail.lowering.run.first_call import Divided, first_call
 from jax_cocktail.lowering.run.tickets import Transformed
-from jax_cocktail.lowering.state import FIRST_CALLS, STATE, collecting, first_call_ends, in_state, recording
+from jax_cocktail.lowering.state import (
+    BEGUN,
+    FIRST_CALLS,
+    Call,
+    calling,
+    collecting,
+    finds_calls,
+    first_call_ends,
+    recording,
+)
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.report import Report
 from jax_cocktail.runtime import trust as permissions
@@ -39,6 +49,7 @@ from jax_cocktail.runtime.trust import Trust
 if TYPE_CHECKING:
     from jax_cocktail.timeline.trace import Trace
 
+_OF_A_CALL = "args", "kwargs", "known", "callee"  # variables of `Jit.__call__`
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -373,14 +384,12 @@ class Jit:
         self._dispatch = self._marked.variant(config.resolve(self._explicit, scopes=()))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        dispatch = self._select() if SCOPES.values else self._dispatch
-        state = vars(STATE)  # looked up once: threads that call small programs share the interpreter
-        outer = state.get("arguments")
+        # All calls pay for what stands here. Of those that are compiled, `state.call` finds what it needs.
+        dispatch = self._select() if OPEN_SCOPES else self._dispatch
         callee = dispatch.call
         known: Dispatch | None = dispatch
         if dispatch.transforms and (ticketed := dispatch.transformed(args, kwargs)) is not None:
-            callee, known = ticketed, None
-        state["arguments"] = (self._marked, args, kwargs, known, callee)
+            callee, known = ticketed, None  # noqa: F841 (`state.call` reads it)
         divided = transformed = False  # what follows is outside of `except`, for the user's tracebacks
         try:
             try:
@@ -394,16 +403,14 @@ class Jit:
             if transformed:
                 dispatch.transforms = True
                 return self(*args, **kwargs)
-            if "begun" in state:
-                runs(state.pop("begun"), results)
+            if BEGUN and (job := BEGUN.get(id(sys._getframe()))) is not None:
+                runs(job, results)
             return results
-        except BaseException:
-            state.pop("begun", None)
-            raise
         finally:
-            state["arguments"] = outer
-            if FIRST_CALLS and outer is None:
-                first_call_ends()
+            if BEGUN:
+                BEGUN.pop(id(sys._getframe()), None)
+            if FIRST_CALLS:
+                first_call_ends(id(sys._getframe()))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -426,7 +433,7 @@ class Jit:
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """Same as `jax.jit(f).lower`."""
         try:
-            with in_state(arguments=(self._marked, args, kwargs, None, None)):
+            with calling(Call(self._marked, args, kwargs)):
                 return self._select().base.lower(*args, **kwargs)
         finally:
             first_call_ends()
@@ -463,6 +470,7 @@ class Jit:
 # Source locations must point to the user's program, never to our frames.
 for _place in ("api.py", "lowering", "recursion", "primitives"):
     source_info_util.register_exclusion(os.path.join(_FOLDER, _place))
+finds_calls(Jit.__call__, lambda found: (found["self"]._marked, *map(found.get, _OF_A_CALL)))
 intercept.install(lower)
 custom_call.register_quietly()
 decisions.versions()  # takes milliseconds, which a first call would spend otherwise

@@ -139,6 +139,7 @@ class _Scopes(threading.local):
 
 
 SCOPES = _Scopes()
+OPEN_SCOPES: set[object] = set()  # of all threads: a call looks for its own only if there are any
 
 
 def from_token(token: str) -> Options | None:
@@ -205,11 +206,13 @@ def options(**values: Any) -> Iterator[None]:
       ...     print(eighth(8.0))
       1.0
     """
-    outer = SCOPES.values
+    outer, key = SCOPES.values, object()
     SCOPES.values = (*outer, tuple(sorted(check(values).items())))
+    OPEN_SCOPES.add(key)
     try:
         yield
     finally:
+        OPEN_SCOPES.discard(key)
         SCOPES.values = outer
 
 

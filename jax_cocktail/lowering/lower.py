@@ -12,7 +12,7 @@ from jax_cocktail.lowering.edge.adapter import control_flow_in, hidden_control_f
 from jax_cocktail.lowering.edge.branches import element_branch_in
 from jax_cocktail.lowering.edge.intercept import Outcome
 from jax_cocktail.lowering.run import background
-from jax_cocktail.lowering.state import STATE, Mark, go_on, in_callback, in_state
+from jax_cocktail.lowering.state import STATE, Mark, call, calling, go_on, in_callback
 from jax_cocktail.report import Report
 from jax_cocktail.warning import warn
 
@@ -30,8 +30,8 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
       StrictModeError: the option ``strict`` is set and control flow would run on stock XLA.
       StalePlanError: the option ``plans`` is "checked" and the plan cache has something else than planning.
     """
-    if STATE.arguments is not None and not STATE.beside and in_callback():
-        with in_state(arguments=None):
+    if call() is not None and not STATE.beside and in_callback():
+        with calling(None):
             return _lowered(closed, mark, obstacle, platform)
     return _lowered(closed, mark, obstacle, platform)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FrameType, FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax_cocktail.config import Options, from_token
 
@@ -55,12 +55,30 @@ class Recording:
     regions: tuple[Timeline, ...]
 
 
+class Call(NamedTuple):
+    """A call of a wrapper. Without a `dispatch`, what is lowered for it cannot be exchanged later.
+
+    Attributes:
+      marked: the wrapper's function.
+      args, kwargs: the arguments of the call.
+      dispatch: the jitted functions for the wrapper's options.
+      callee: the one that was called, or what chose it.
+      number: tells it from all other calls that go on; 0 if no wrapper was called.
+    """
+
+    marked: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    dispatch: Any = None
+    callee: Any = None
+    number: int = 0
+
+
 class _State(threading.local):
     """Per-thread state.
 
     Attributes:
-      arguments: (wrapper, positional, keyword, dispatch, callee) of the innermost call of a wrapper, or None.
-        Without a dispatch, what is lowered now cannot be exchanged later.
+      given: a frame, and the call for which JAX lowers there; see `calling`.
       stock: stock XLA runs marked calls with force="auto", because it won for the enclosing call.
       reports: the list that collects reports for `explain`, or None.
       counts_stock: the reports tell what stock XLA makes of each region.
@@ -73,10 +91,10 @@ class _State(threading.local):
       divided: this call is lowered by itself, and then compiled.
       failure: an error for which stock XLA is to run a marked call, in the background; "" if there was none.
       ours: the number of marked calls that were lowered to our programs.
-      begun: the work that this call has left to the background. Set only until the call returns.
+      compiles: the job of the call that this thread compiles for another one, or None.
     """
 
-    arguments: tuple[Any, tuple[Any, ...], dict[str, Any], Any, Any] | None = None
+    given: tuple[FrameType | None, Call | None] = (None, None)
     stock: bool = False
     reports: list[Report] | None = None
     counts_stock: bool = False
@@ -89,7 +107,7 @@ class _State(threading.local):
     divided: bool = False
     failure: str = ""
     ours: int = 0
-    begun: Any
+    compiles: Any = None
 
 
 STATE = _State()
@@ -126,18 +144,21 @@ class NotTraced(Exception):
 
 # A call of a wrapper that is traced and compiled has precedence over the background, but not for longer.
 FIRST_CALL_SECONDS, LOOK_SECONDS = 10.0, 0.002
-FIRST_CALLS: dict[int, float] = {}  # when they began, by thread
+FIRST_CALLS: dict[int, tuple[float, int]] = {}  # when they began, and the outermost call, by thread
 
 
 def first_call_begins() -> None:
     """Notes that this thread traces a call of a wrapper."""
-    if STATE.arguments is not None and not STATE.beside:
-        FIRST_CALLS.setdefault(threading.get_ident(), time.monotonic())
+    if call() is not None and not STATE.beside:
+        *_, outermost = (0, *map(id, _calls()))
+        FIRST_CALLS.setdefault(threading.get_ident(), (time.monotonic(), outermost))
 
 
-def first_call_ends() -> None:
-    """Notes that this thread has ended its outermost call of a wrapper."""
-    FIRST_CALLS.pop(threading.get_ident(), None)
+def first_call_ends(number: int = 0) -> None:
+    """Notes that this thread has ended its outermost call of a wrapper. `number`: of the call that ends, if
+    it may be another one."""
+    if number in (0, FIRST_CALLS.get(threading.get_ident(), (0.0, 0))[1]):
+        FIRST_CALLS.pop(threading.get_ident(), None)
 
 
 def go_on() -> None:
@@ -149,7 +170,7 @@ def go_on() -> None:
     while STATE.beside:
         if HURRYING.is_set() or ENDING.is_set():
             raise Stopped
-        since = max(tuple(FIRST_CALLS.values()), default=-FIRST_CALL_SECONDS)
+        since, _ = max(tuple(FIRST_CALLS.values()), default=(-FIRST_CALL_SECONDS, 0))
         if time.monotonic() >= since + FIRST_CALL_SECONDS:
             return
         time.sleep(LOOK_SECONDS)
@@ -166,30 +187,70 @@ def in_state(**values: Any) -> Iterator[None]:
         vars(STATE).update(outer)
 
 
-_WRAPPERS = "jax_cocktail.api"  # the module that makes the calls
+# ---- the call, found on the stack: a call of what is compiled already notes nothing ------------------------
+
 _LOWERS = frozenset({"jax", "jaxlib"})
 _NOT_THE_USERS = _LOWERS | sys.stdlib_module_names | {"jax_cocktail"}
 
 
-def in_callback() -> bool:
-    """True if the call in `STATE.arguments` has called the user's code, which has led here. On a CPU, the
-    caller's thread runs host callbacks, and what these compile is no part of the call."""
-    frame: FrameType | None = sys._getframe()
-    lowers = called = False
+BEGUN: dict[int, Any] = {}  # the jobs of calls that have not returned, by their numbers
+_Variables = Callable[[Mapping[str, Any]], Sequence[Any]]
+_WRAPPERS: dict[CodeType, _Variables] = {}
+
+
+def finds_calls(wrapper: Callable[..., Any], variables: _Variables) -> None:
+    """Lets `call` find calls of a wrapper. `variables`: takes its local variables, and returns the parts of a
+    `Call` but for the number."""
+    assert isinstance(wrapper, FunctionType)
+    _WRAPPERS[wrapper.__code__] = variables
+
+
+def _frames() -> Iterator[FrameType]:
+    """The frames of this thread, the innermost one first."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if (module := str(frame.f_globals.get("__name__"))) == _WRAPPERS:
+        yield frame
+        frame = frame.f_back
+
+
+def _calls() -> Iterator[FrameType]:
+    return (frame for frame in _frames() if frame.f_code in _WRAPPERS)
+
+
+def call() -> Call | None:
+    """The innermost call of a wrapper in this thread, or what stands for it (`calling`)."""
+    place, given = STATE.given
+    for frame in _frames():
+        if frame is place:
+            break
+        if variables := _WRAPPERS.get(frame.f_code):
+            marked, args, kwargs, dispatch, callee = variables(frame.f_locals)
+            return Call(marked, args, kwargs, dispatch, callee, id(frame))
+    return given
+
+
+def calling(instead: Call | None) -> AbstractContextManager[None]:
+    """In the block, JAX lowers for this call instead of those around the block; None: for none."""
+    return in_state(given=(sys._getframe(1), instead))
+
+
+def in_callback() -> bool:
+    """True if `call` has called the user's code, which has led here. On a CPU, the caller's thread runs host
+    callbacks, and what these compile is no part of the call."""
+    lowers = called = False
+    for frame in _frames():
+        if frame is STATE.given[0] or frame.f_code in _WRAPPERS:
             return called
-        package = module.partition(".")[0]
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
         lowers = lowers or package in _LOWERS
         called = called or (lowers and package not in _NOT_THE_USERS)  # and has called JAX
-        frame = frame.f_back
     return False
 
 
 def alone() -> AbstractContextManager[None]:
-    """Runs JAX inside a lowering: hides the arguments and reports of the call being lowered, and leaves inner
-    marked calls to stock XLA."""
-    return in_state(arguments=None, reports=None, recordings=None, stock=True)
+    """Runs JAX inside a lowering: hides the call that is lowered and its reports, and leaves inner marked
+    calls to stock XLA."""
+    return in_state(given=(sys._getframe(1), None), reports=None, recordings=None, stock=True)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.lowering.edge import intercept
-from jax_cocktail.lowering.state import STATE, read_mark
+from jax_cocktail.lowering.state import call, read_mark
 from jax_cocktail.memory import MEMORY
 from tests.process import python
 
@@ -200,7 +200,7 @@ def test_calls_from_threads():
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda n: float(function(jnp.full(n % 3 + 1, float(n)))[0]), range(32)))
     assert results == [6.0 * n for n in range(32)]
-    assert STATE.arguments is None
+    assert call() is None
 
 
 def test_lowering_in_threads_that_crowd_each_other_out(monkeypatch):

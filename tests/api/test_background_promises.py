@@ -13,6 +13,8 @@ import pytest
 from jax import lax
 
 import jax_cocktail
+from jax_cocktail import api
+from jax_cocktail.lowering import state
 from jax_cocktail.lowering.choice import stock_forms
 from jax_cocktail.lowering.run import background, stopwatch
 from jax_cocktail.lowering.run.dispatch import Dispatch
@@ -132,6 +134,60 @@ def test_callbacks_run_in_the_callers_threads():
         assert jax_cocktail.wait(60)
     assert len(threads) == 3 and "jax_cocktail" not in threads
     assert "every run would call Python" in jax_cocktail.explain(jitted)(X).why
+
+
+def test_a_call_in_a_callback_ends_for_itself(monkeypatch):
+    """It runs while the call around it is compiled and run for the first time."""
+    ended = []
+    monkeypatch.setattr(api, "runs", lambda job, results: ended.append((job.name, results.shape)))
+    inner = jax_cocktail.jit(loop, options=OPTIONS)
+
+    def host(x):
+        return np.asarray(inner(jnp.asarray(x)[:2])).sum()
+
+    def first(x):
+        return loop(x) + jax.pure_callback(host, jax.ShapeDtypeStruct((), x.dtype), x)
+
+    def second(x):
+        return first(x) + 1
+
+    for around in (first, second):  # the call in the callback is known in the second
+        outer = jax_cocktail.jit(around, options={"compile": "background", "plans": "fresh"})
+        jax.block_until_ready(outer(X))
+        assert jax_cocktail.wait(60)
+    assert ended == [("loop", X[:2].shape), ("first", X.shape), ("second", X.shape)]
+    assert not state.BEGUN and not state.FIRST_CALLS
+
+
+def test_a_call_that_fails_leaves_nothing_behind():
+    def fails(x):
+        return loop(x) + jax.pure_callback(lambda x: 1 // 0, jax.ShapeDtypeStruct((), x.dtype), x)
+
+    outer = jax_cocktail.jit(fails, options=OPTIONS)
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        jax.block_until_ready(outer(X))
+    assert jax_cocktail.wait(60)
+    assert not state.BEGUN and not state.FIRST_CALLS and state.call() is None
+
+
+def test_what_hides_a_call_hides_it_alone():
+    """JAX at work in a lowering sees no call around it, but those that it makes."""
+    found = []
+
+    def look(x):
+        found.append(state.call())
+        return x + 1
+
+    seen = jax_cocktail.jit(look)
+    with state.calling(state.Call("other", (), {})):
+        assert state.call().marked == "other"
+        seen(X)
+        with state.alone():
+            assert state.call() is None
+            seen(X[:2])
+        assert state.call().marked == "other"
+    assert [each.args[0].shape for each in found] == [X.shape, X[:2].shape]
+    assert len({each.number for each in found} - {0}) >= 1
 
 
 def test_waiting_behind_others_is_no_long_call(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ from jax_cocktail.lowering.edge import custom_call, gpu_call
 from jax_cocktail.lowering.edge.gpu_call import Gpu
 from jax_cocktail.lowering.run import stopwatch
 from jax_cocktail.lowering.run.stopwatch import CAPTURE, UNROLL, CallFails, Times
-from jax_cocktail.lowering.state import STATE, collecting
+from jax_cocktail.lowering.state import Call, calling, collecting
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.utask.candidate import Candidate
@@ -91,12 +91,8 @@ def lowered(jitted):
     """The module and the report of a call, as `jitted(X)` would be lowered on a card."""
     jitted = jitted.copy()  # nothing is lowered yet
     traced = jitted.trace(X)
-    STATE.arguments = (jitted._marked, (X,), {}, None, None)
-    try:
-        with collecting() as reports:
-            text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    finally:
-        STATE.arguments = None
+    with calling(Call(jitted._marked, (X,), {})), collecting() as reports:
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
     return text, reports[0]
 
 

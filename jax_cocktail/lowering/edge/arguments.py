@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_cocktail.lowering.state import STATE, Mark
+from jax_cocktail.lowering.state import Mark, call
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 
 
@@ -31,13 +31,12 @@ def concrete_arguments(closed: Any, mark: Mark) -> list[Any] | None:
 def _leaves(closed: Any, mark: Mark, method: str) -> list[Any] | None:
     """An entry of this method of the wrapper for each argument that JAX uses; None if nothing is known of the
     call, or if it is another function's."""
-    if STATE.arguments is None:
+    if (found := call()) is None:
         return None
-    wrapper, positional, keyword, *_ = STATE.arguments
-    leaves = getattr(wrapper, method)(positional, keyword)
-    if leaves is None or wrapper.function_name != mark.function:
+    leaves = getattr(found.marked, method)(found.args, found.kwargs)
+    if leaves is None or found.marked.function_name != mark.function:
         return None
-    return _used(leaves, closed, wrapper)
+    return _used(leaves, closed, found.marked)
 
 
 def _used(leaves: list[Any], closed: Any, wrapper: Any) -> list[Any] | None:
@@ -69,5 +68,6 @@ def donated(closed: Any, mark: Mark) -> frozenset[int]:
 
 def compiler_options(mark: Mark) -> Mapping[str, Any]:
     """The options for XLA's compiler if the wrapper's call is the whole module."""
-    wrapper = STATE.arguments[0] if STATE.arguments else None
-    return wrapper.compiler_options if wrapper and wrapper.function_name == mark.function else {}
+    found = call()
+    same = found is not None and found.marked.function_name == mark.function
+    return found.marked.compiler_options if found is not None and same else {}

@@ -31,13 +31,17 @@ from jax_cocktail.lowering.run.kept import is_tracer, kept
 from jax_cocktail.lowering.run.queue import Queue
 from jax_cocktail.lowering.run.tickets import ticket
 from jax_cocktail.lowering.state import (
+    BEGUN,
     ENDING,
     HURRYING,
     STATE,
+    Call,
     Failed,
     Mark,
     NotTraced,
     Stopped,
+    call,
+    calling,
     first_call_ends,
     go_on,
     in_state,
@@ -80,8 +84,8 @@ def offered(mark: Mark) -> bool:
         return False
     if mark.ticket:
         return True
-    signature, call = note(mark), STATE.arguments
-    return signature is not None and call is not None and not call[3].is_settled(signature)
+    signature, here = note(mark), call()
+    return signature is not None and here is not None and not here.dispatch.is_settled(signature)
 
 
 def transforms(mark: Mark) -> bool:
@@ -89,17 +93,19 @@ def transforms(mark: Mark) -> bool:
     a ticket. Our programs are found in the plan cache then."""
     if mark.ticket or mark.options.plans != CACHED or not _may_wait(mark):
         return False
-    dispatch, call = dispatch_of(mark), STATE.arguments
-    return dispatch is not None and call is not None and dispatch.transformed(call[1], call[2]) is not None
+    dispatch, here = dispatch_of(mark), call()
+    if dispatch is None or here is None:
+        return False
+    return dispatch.transformed(here.args, here.kwargs) is not None
 
 
 def dispatch_of(mark: Mark) -> Any:
     """The dispatch of the wrapper's call that is lowered now; None if it is lowered inside of another one, or
     cannot be exchanged later."""
-    if mark.ticket or STATE.arguments is None:
+    here = None if mark.ticket else call()
+    if here is None or here.dispatch is None:
         return None
-    marked, _, _, dispatch, _ = STATE.arguments
-    return dispatch if dispatch is not None and marked.variant(mark.options) is dispatch else None
+    return here.dispatch if here.marked.variant(mark.options) is here.dispatch else None
 
 
 def may_detach(mark: Mark) -> bool:
@@ -110,12 +116,13 @@ def may_detach(mark: Mark) -> bool:
 def note(mark: Mark) -> Any:
     """Notes the call that is lowered now, and returns its signature; None if it is not a wrapper's call with
     arguments of its own."""
-    if mark.options.compile != BACKGROUND or STATE.arguments is None:
+    here = call() if mark.options.compile == BACKGROUND else None
+    if here is None or here.dispatch is None:
         return None
-    _, args, kwargs, dispatch, callee = STATE.arguments
-    if dispatch is None or any(map(is_tracer, jax.tree.leaves((args, kwargs)))):
+    if any(map(is_tracer, jax.tree.leaves((here.args, here.kwargs)))):
         return None
-    signature = dispatch.note(args, kwargs, callee)
+    dispatch = here.dispatch
+    signature = dispatch.note(here.args, here.kwargs, here.callee)
     if dispatch.is_settled(signature) and dispatch.told(signature):
         dispatch.tell(signature, "")  # the caller compiles our program now
         MEMORY.counts.changed_over += 1
@@ -124,9 +131,9 @@ def note(mark: Mark) -> Any:
 
 def tell(mark: Mark, remark: str) -> None:
     """Notes what runs the call that is lowered now, if it is not what was chosen."""
-    signature, call = note(mark), STATE.arguments
-    if signature is not None and call is not None:
-        call[3].tell(signature, remark)
+    signature, here = note(mark), call()
+    if signature is not None and here is not None:
+        here.dispatch.tell(signature, remark)
 
 
 def start(mark: Mark, again: bool = False, *, runs_ours: bool) -> None:
@@ -137,8 +144,9 @@ def start(mark: Mark, again: bool = False, *, runs_ours: bool) -> None:
       again: measures its decision again.
       runs_ours: until then, our program runs it; if not, stock XLA does.
     """
-    assert STATE.arguments is not None
-    marked, args, kwargs, dispatch, callee = STATE.arguments
+    here = call()
+    assert here is not None
+    marked, args, kwargs, dispatch, callee, number = here
     signature = dispatch.note(args, kwargs, callee)
     kept_args, kept_kwargs, size = kept(args, kwargs, marked.given_away(args, kwargs), _queue)
     job = Job(
@@ -149,8 +157,7 @@ def start(mark: Mark, again: bool = False, *, runs_ours: bool) -> None:
         signature,
         settings=_settings_here(),
         mesh=_mesh(),
-        caller=vars(STATE),
-        call=STATE.arguments,
+        call=number,
         again=again,
         runs_ours=runs_ours,
         detach=may_detach(mark),
@@ -162,7 +169,7 @@ def start(mark: Mark, again: bool = False, *, runs_ours: bool) -> None:
     _listen()
     if not runs_ours:
         dispatch.tell(signature, "stock XLA runs it until our program is compiled in the background")
-    STATE.begun = _queue.add(job)
+    BEGUN[number] = _queue.add(job)
 
 
 def is_settled(mark: Mark) -> bool:
@@ -177,8 +184,17 @@ def build(mark: Mark, part: str, work: Callable[[], object]) -> None:
     if (found := ticket(mark.ticket)) is not None:
         found.begin(part)
         where = warning.line(), may_detach(mark)
-        arguments: Any = None if STATE.arguments is None else (STATE.arguments[0], (), {}, None, None)
-        _queue.add(Part(found, part, work, arguments, _settings_here(), _mesh(), *where))
+        here = call()
+        without = None if here is None else Call(here.marked, (), {})
+        _queue.add(Part(found, part, work, without, _settings_here(), _mesh(), *where))
+
+
+def begun() -> Any:
+    """The job of the call that is made or compiled now; None if it has left nothing to the background."""
+    if STATE.compiles is not None:
+        return STATE.compiles
+    here = call()
+    return None if here is None else BEGUN.get(here.number)
 
 
 def runs(job: Job, results: Any) -> None:
@@ -207,7 +223,7 @@ def _listen() -> None:
 
 
 def _is_compiled(event: str, seconds: float, **_: Any) -> None:
-    if event == "/jax/core/compile/backend_compile_duration" and (job := vars(STATE).get("begun")):
+    if event == "/jax/core/compile/backend_compile_duration" and (job := begun()) is not None:
         job.compiled, job.compile_seconds = time.monotonic(), seconds
 
 
@@ -255,7 +271,7 @@ def _build(job: Part) -> None:
             raise Stopped
         time.sleep(state.LOOK_SECONDS)
     try:
-        with in_state(arguments=job.arguments, beside=True, ours=0), _of(job):
+        with calling(job.call), in_state(beside=True, ours=0), _of(job):
             job.work()
             ours = STATE.ours > 0
     finally:
@@ -314,7 +330,6 @@ def waiting() -> int:
 def _compiled(job: Job, jitted: Any, too_long: str) -> bool:
     """Compiles a call as is chosen for it. False if stock XLA is to run it, which does so already.
     `too_long`: why no call is timed."""
-    arguments = (job.marked, job.args, job.kwargs, None, None)
     running = job.dispatch.function_of(job.signature)
     given_away = job.marked.given_away(job.args, job.kwargs)
     no_stock = job.again or job.runs_ours or given_away or too_long
@@ -322,7 +337,8 @@ def _compiled(job: Job, jitted: Any, too_long: str) -> bool:
     found = {"again": job.again, "too_long": too_long, "running": stock}
     found["compile_seconds"] = job.compile_seconds
     with (
-        in_state(arguments=arguments, beside=True, ours=0, failure="", **found),
+        calling(Call(job.marked, job.args, job.kwargs)),
+        in_state(beside=True, ours=0, failure="", **found),
         _of(job),
     ):
         lowered = jitted.lower(*job.args, **job.kwargs)
@@ -348,14 +364,13 @@ def _let_end(job: Job) -> None:
     """Waits until the call has ended, with its results: XLA's compilation and the first run need all cores.
     A call that takes very long is not waited for."""
     end, behind = time.monotonic() + state.FIRST_CALL_SECONDS, job.returned is not None and not _runs(job)
-    while (job.caller.get("arguments") is job.call or _runs(job)) and time.monotonic() < end:
+    while (BEGUN.get(job.call) is job or _runs(job)) and time.monotonic() < end:
         if ENDING.is_set():
             raise Stopped
         if HURRYING.is_set():
             break
         time.sleep(state.LOOK_SECONDS)
-    job.late = job.caller.get("arguments") is job.call and job.compiled is None
-    job.call = None
+    job.late = BEGUN.get(job.call) is job and job.compiled is None
     if job.compiled is not None:  # what ended unseen, while others were before it, counts until it returned
         ended = job.returned if behind and job.returned is not None else time.monotonic()
         job.seconds = ended - job.compiled
@@ -417,6 +432,7 @@ def _forget() -> None:
     """A forked child has none of the threads."""
     global _queue
     state.FIRST_CALLS.clear()
+    BEGUN.clear()
     _queue = Queue(_do, _fails)
 
 

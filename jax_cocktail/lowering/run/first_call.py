@@ -12,7 +12,8 @@ from itertools import islice
 from typing import Any
 
 from jax_cocktail.lowering.run import background
-from jax_cocktail.lowering.state import STATE, in_state
+from jax_cocktail.lowering.run.background import begun
+from jax_cocktail.lowering.state import in_state
 from jax_cocktail.primitives.jaxprs import equations_in
 
 LARGE = 200  # equations: XLA has compiled smaller functions before our program could be ready
@@ -30,7 +31,7 @@ def is_large(jaxpr: Any) -> bool:
 
 def first_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The results of a call that this thread has begun to lower, and that the background was offered."""
-    job = STATE.begun
+    job = begun()
     callee = job.dispatch.divide(job.signature)
     with in_state(divided=True):  # also where JAX does not find what is lowered here, and lowers it again
         return _first_result(job, callee, args, kwargs)
@@ -54,9 +55,8 @@ def _first_result(job: Any, callee: Any, args: tuple[Any, ...], kwargs: dict[str
 
 def _compile(lowered: Any, job: Any, compiled: Future[None]) -> None:
     """Lets XLA compile what the caller's thread has lowered."""
-    vars(STATE)["begun"] = job  # so that the end is noted there
     try:
-        with background.settings(job):
+        with in_state(compiles=job), background.settings(job):
             lowered.compile()
     except BaseException as error:  # the caller gets it
         compiled.set_exception(error)

@@ -10,6 +10,7 @@ from typing import Any
 
 from jax_cocktail import warning
 from jax_cocktail.lowering.run.tickets import Ticket
+from jax_cocktail.lowering.state import Call
 
 
 @dataclass(eq=False, slots=True)
@@ -18,8 +19,7 @@ class Job:
 
     Attributes:
       settings, mesh: JAX's, in the caller's thread.
-      caller: the state of that thread.
-      call: what it has in `arguments` until the call ends; None if it is known to have ended.
+      call: its number, by which it is among the begun ones until it ends.
       again: its decision is known, and is to be measured again.
       runs_ours: our program runs it now; if not, stock XLA does.
       detach: another process may compile it if this one ends.
@@ -43,8 +43,7 @@ class Job:
     signature: Any
     settings: Mapping[str, Any]
     mesh: Any
-    caller: Mapping[str, Any]
-    call: Any
+    call: int
     again: bool
     runs_ours: bool
     detach: bool
@@ -87,7 +86,7 @@ class Part:
     Attributes:
       part: names it.
       work: builds it.
-      arguments: of the state, without values: the options for XLA's compiler are those of the wrapper.
+      call: without arguments: the options for XLA's compiler are those of the wrapper.
       place: the line of the user's program that has made the call.
       detach: another process may compile it if this one ends.
     """
@@ -95,7 +94,7 @@ class Part:
     ticket: Ticket
     part: str
     work: Callable[[], object]
-    arguments: Any
+    call: Call | None
     settings: Mapping[str, Any]
     mesh: Any
     place: warning.Line | None
