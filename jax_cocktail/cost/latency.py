@@ -128,8 +128,10 @@ def _elements(statement: UOperator | StitchedUTask, members: list[UOperator], me
     read = _Read(members, memory)
     sizes = [0]
     for value in statement.outputs:
-        maker = read.makers[value]
-        if _makes_elements(maker):
+        maker = read.makers.get(value)
+        if maker is None:  # a leaf, which only stores
+            sizes.append(value.type.size)
+        elif _makes_elements(maker):
             read.visit(value)
             sizes.append(written(maker).type.size)
     rounds = above(max(sizes), memory.block.threads)
