@@ -100,7 +100,8 @@ class _Part(NamedTuple):
 
     @property
     def is_fixed(self) -> bool:
-        return all(self.counter not in s.inputs for s in self.operators)
+        """True if several trips share the part."""
+        return self.copies > 1 and all(self.counter not in s.inputs for s in self.operators)
 
     @property
     def outside(self) -> Sequence[Value]:
