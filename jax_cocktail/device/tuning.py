@@ -90,11 +90,15 @@ class FactorTuning:
     """Right factors of products that a core packs before a loop [E]."""
 
     reads: int = 32  # least reads of the copy by blocks of rows: it takes as long as two or three of few rows
+    # [M] The same where lines share sets of the caches: a core fetches the lines behind in vain, and reads at
+    # half the rate of panels.
+    alike_reads: int = 12
     block_rows: int = 6  # most rows of a block (kCkBlockRows)
 
     # Bytes.
     bytes: int = 64 << 10  # of a matrix; a smaller one stays in the nearest cache wherever its lines lie
     most_bytes: int = 64 << 20  # of all copies of a unit
+    alike_bytes: int = 2 << 10  # multiples of which lines are apart that share sets
     panel_bytes: int = 64  # of a line of a panel: a cache line (kCkPanelBytes)
 
 

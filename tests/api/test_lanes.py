@@ -80,10 +80,10 @@ def limits(lanes, high=40):
     return np.random.default_rng(lanes).integers(0, high, lanes).astype(np.int32)
 
 
-@pytest.mark.parametrize("lanes", [1, 16, 17, 100, 300])
+@pytest.mark.parametrize("lanes", [1, 32, 33, 100, 300])
 def test_scalar_lanes(lanes):
     agrees(jax.vmap(newton), random(lanes) + 2, limits(lanes))
-    assert bool(remarks(jax.vmap(newton), random(lanes) + 2, limits(lanes))) == (lanes > 16)
+    assert bool(remarks(jax.vmap(newton), random(lanes) + 2, limits(lanes))) == (lanes > 32)
 
 
 @pytest.mark.parametrize("function", [cell, rows])
@@ -113,6 +113,23 @@ def test_zero_lanes():
 
 def test_integers_are_exact():
     agrees(jax.vmap(collatz), np.arange(1, 400, dtype=np.int32))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.uint8])
+def test_floor_division_of_lanes(dtype):
+    """Towards minus infinity, by powers of two and by others, for all signs."""
+
+    def digits(n, by):
+        def step(s):
+            count, n, total = s
+            return count + 1, (n // 2).astype(dtype), total + n % by + n // by
+
+        return lax.while_loop(lambda s: (s[0] < 9) & (s[1] != 0), step, (0, n, n))
+
+    ends = np.iinfo(dtype)
+    n = np.r_[np.arange(-40, 40), ends.min : ends.min + 9, ends.max - 9 : ends.max].astype(dtype)
+    for by in (4, 6, -4):
+        agrees(jax.vmap(lambda n, by=by: digits(n, np.array(by).astype(dtype))), n)
 
 
 def test_limits_that_are_shared_or_not_numbers():

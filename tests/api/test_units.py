@@ -18,6 +18,7 @@ from jax_cocktail.lowering.choice import variants
 from jax_cocktail.lowering.edge.adapter import program as adapt
 from jax_cocktail.primitives import translate
 from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.ir import is_parallel, walk
 from jax_cocktail_tools.models.attention import decoder
 from jax_cocktail_tools.models.lstm import cell_weights, lstm
 from jax_cocktail_tools.models.model import generator
@@ -111,6 +112,32 @@ def test_answers_and_bits(monkeypatch, name):
         np.testing.assert_allclose(ours, np.asarray(stock), rtol=2e-5, atol=2e-5)
     for result in results:
         assert all(np.array_equal(a, b) for a, b in zip(result, first, strict=True))
+
+
+def gated(x, r):
+    """A recurrence whose second product needs all of the first."""
+    size = r.shape[0]
+
+    def step(h, row):
+        z, reset = jnp.split(jax.nn.sigmoid(row[:, : 2 * size] + h @ r[:, : 2 * size]), 2, axis=-1)
+        h = (1 - z) * jnp.tanh(row[:, 2 * size :] + (reset * h) @ r[:, 2 * size :]) + z * h
+        return h, h
+
+    return lax.scan(step, jnp.zeros((x.shape[1], size), x.dtype), x)[1]
+
+
+@pytest.mark.parametrize("units", [2, 3])
+@pytest.mark.parametrize("size", [149, 167])
+def test_units_share_axes_of_odd_lengths(size, units):
+    random = generator("odd")
+    x = jnp.asarray(random.normal(size=(40, 1, 3 * size)), jnp.float32)
+    r = jnp.asarray(random.normal(size=(size, 3 * size)) * 0.1, jnp.float32)
+    found = emit(translate(adapt(jax.make_jaxpr(gated)(x, r)), "gated"), candidate=Candidate(units=units))
+    assert all("kCkPanels" in line for line in found.source.splitlines() if "ck_dot_fixed<" in line)
+    assert {(s.trip_count, s.first) for s in walk(found.program.entry) if is_parallel(s)} >= {(1, units - 1)}
+    options = {"force": "cocktail", "strict": True, "units": units, "profile": "off", "compile": "now"}
+    ours = jax_cocktail.jit(gated, options=options)
+    np.testing.assert_allclose(ours(x, r), jax.jit(gated)(x, r), rtol=1e-4, atol=1e-5)
 
 
 def test_stages_and_shared_updates(monkeypatch):

@@ -81,6 +81,10 @@ class Packing:
         near = unit_of(machine.spec, machine.target.threads).near
         return cls(BLOCK.pack_trips, near, machine.spec.matrix_float32 == "rounded")
 
+    def least(self, line_bytes: int) -> int:
+        """Least reads of a matrix whose lines are so many bytes apart."""
+        return self.reads if self.near or line_bytes % FACTORS.alike_bytes else FACTORS.alike_reads
+
 
 def pack_factors(program: UProgram, packing: Packing = Packing()) -> UProgram:  # noqa: B008 (a frozen value)
     """Returns its argument if no product is worth it. Expects no stitched groups."""
@@ -100,8 +104,14 @@ class _Part(NamedTuple):
 
     @property
     def is_fixed(self) -> bool:
-        """True if several trips share the part."""
-        return self.copies > 1 and all(self.counter not in s.inputs for s in self.operators)
+        """True if all trips share the part."""
+        return all(self.counter not in s.inputs for s in self.operators)
+
+    @property
+    def line_bytes(self) -> int:
+        """From one line of the array that is cut to the next."""
+        cut = next(s for s in self.operators if is_a(s, "slice", "dynamic_slice"))
+        return cut.inputs[0].type.nbytes // cut.inputs[0].type.shape[0]
 
     @property
     def outside(self) -> Sequence[Value]:
@@ -287,7 +297,7 @@ class _Packer:
         frame = self.frames[home]
         order = Order.of(TensorType(base.type.dtype, (k, base.type.size // k)), PANELS)
         assert order is not None, "a matrix with panels"
-        if trips * self._reads(product) < FACTORS.reads:
+        if trips * self._reads(product) < self.packing.least(base.type.nbytes // k):
             return (product,)
         if (base, k) not in frame.packed:
             if base.type.nbytes > self.room:
@@ -356,15 +366,15 @@ class _Packer:
             self.orders[part.key].add(order)
             self.reads[part.key, region][id(parts.loop)] = prod(f.trips for f in self.frames[home + 1 : loop])
             return value, None
-        if part.is_fixed or (isinstance(order, Order) and len(self.first.orders[part.key]) > 1):
+        if self._is_fixed(part) or (isinstance(order, Order) and len(self.first.orders[part.key]) > 1):
             order = tuple(range(value.type.rank))
         key = part.key, order
         if key not in frame.packed:
             reads = self.first.reads[part.key, region].values()
-            if home >= loop - 1 or sum(reads) < self.packing.reads:
+            if home >= loop - 1 or sum(reads) < self.packing.least(part.line_bytes):
                 return value, None
             frame.packed[key] = self._copies(part, order, Builder(self.fresh, source, frame.before))
-        if part.is_fixed:
+        if self._is_fixed(part):
             return frame.packed[key], None
         b = Builder(self.fresh, source)
         row = b.row(frame.packed[key], part.counter)
@@ -374,14 +384,18 @@ class _Packer:
         self.frames[-1].begin(b.out, part.counter)
         return own, order if isinstance(order, Order) else None
 
+    def _is_fixed(self, part: _Part) -> bool:
+        """A core copies the part of an only trip like any other: the unit that runs the trip does it."""
+        return part.is_fixed and (part.copies > 1 or self.packing.near > 0)
+
     def _copies(self, part: _Part, order: Order | Axes, b: Builder) -> Value:
         inside, index = b.to([]), self.fresh.make(INDEX)
         names = {part.counter: index}
         for s in part.operators:
-            whole = part.is_fixed or (s.kind == "constant" and not s.output.type.is_scalar)
+            whole = self._is_fixed(part) or (s.kind == "constant" and not s.output.type.is_scalar)
             (b if whole else inside).out.append(copied(s, names, self.fresh))
         row = names[part.value]
-        if part.is_fixed:
+        if self._is_fixed(part):
             return b.emit("copy", (row,), row.type)
         row = order.moved(row, inside) if isinstance(order, Order) else inside.transpose(row, order)
         if isinstance(order, Order) and row.type.dtype == "float32" and self.packing.rounds:

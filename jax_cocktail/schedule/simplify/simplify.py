@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
 from jax_cocktail.schedule.simplify.floor_division import floor_division
-from jax_cocktail.schedule.simplify.peephole import peephole, splat
+from jax_cocktail.schedule.simplify.peephole import Outcome, peephole, splat
 from jax_cocktail.schedule.simplify.unread_carries import unread_carries
 from jax_cocktail.utask.ir import (
     Attributes,
@@ -58,6 +58,7 @@ class _Rewriter:
         self._now: dict[Value, Value] = {}
         self._definitions: dict[Value, UOperator] = {}
         self._known: dict[_Key, tuple[Value, ...]] = {}
+        self._shared: set[Value] = set()  # arrays of which each trip of a parallel loop writes its own slice
 
     def run(self) -> UProgram:
         return map_regions(self._program, self._region)
@@ -90,7 +91,7 @@ class _Rewriter:
         if steps := floor_division(operator, self._definitions, self._fresh):
             self._statements(steps, body)
             return
-        while (found := peephole(operator, self._definitions)) is not None:
+        while (found := self._peephole(operator)) is not None:
             if isinstance(found, Value):
                 self._replace(operator.outputs, (found,))
                 return
@@ -107,6 +108,13 @@ class _Rewriter:
             self._definitions[value] = operator
         body.append(operator)
 
+    def _peephole(self, operator: UOperator) -> Outcome:
+        """The first rewrite that applies. The update of an own slice stays one, even of all of the array, as
+        in the only trip of a loop."""
+        if is_a(operator, "dynamic_update_slice") and operator.inputs[0] in self._shared:
+            return None
+        return peephole(operator, self._definitions)
+
     # -- loops -------------------------------------------------------------------------------------------
     def _loop(self, loop: LoopUTask, body: list[Statement]) -> None:
         if loop.trip_count == 0:
@@ -116,6 +124,7 @@ class _Rewriter:
             self._run_once(loop, body)
             return
         loop = self._merge_equal(self._drop_invariant(with_operands(loop, self._now)))
+        self._shared.update(loop.carried if loop.parallel else ())
         body.append(self._drop_unread(map_regions(loop, self._region), body))
 
     def _run_once(self, loop: LoopUTask, body: list[Statement]) -> None:
