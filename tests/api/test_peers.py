@@ -1,4 +1,4 @@
-"""The programs of `benchmarks.peers`: JAX's and those of the peers compute the same."""
+"""The loops of `benchmarks.peers` and `benchmarks.products`: all systems compute the same."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jax_cocktail
+from benchmarks import products
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import decoder, recurrent, scalar
 from benchmarks.peers.rows import Row
@@ -72,6 +73,17 @@ def test_stacks(kind):
     found = jax_cocktail.jit(row.function, options={"force": "cocktail"})(*row.arguments)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert all(np.allclose(run(), expected, atol=1e-4) for run in peers.peers_of(row, expected).values())
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_products(rows):
+    """The systems that are here agree; a wrong loop would raise."""
+    found = products.measure(rows, 6, 9, 0.01, 1)
+    assert all(found[name] > 0 for name in ("ours", "stock XLA", "OpenBLAS", "ours / best"))
+    assert products.printed(found).startswith(f"{rows} x 6 x 9")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError, match="OpenBLAS differs"):
+        patch.setattr(products, "with_numpy", lambda x, *_: x + 1)
+        products.measure(rows, 6, 9, 0.01, 1)
 
 
 def test_peers_that_are_missing_or_differ_are_left_out():
