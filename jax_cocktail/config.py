@@ -139,7 +139,21 @@ class _Scopes(threading.local):
 
 
 SCOPES = _Scopes()
-OPEN_SCOPES: set[object] = set()  # of all threads: a call looks for its own only if there are any
+OPEN_SCOPES: set[int] = set()  # the threads in such blocks: a call looks for its own only if there are any
+
+
+def _enter(values: tuple[Scope, ...]) -> None:
+    """Lets this thread be in these blocks."""
+    SCOPES.values = values
+    (OPEN_SCOPES.add if values else OPEN_SCOPES.discard)(threading.get_ident())
+
+
+def _forget_threads() -> None:
+    """A forked child has this thread alone."""
+    OPEN_SCOPES.intersection_update({threading.get_ident()})
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 def from_token(token: str) -> Options | None:
@@ -206,14 +220,12 @@ def options(**values: Any) -> Iterator[None]:
       ...     print(eighth(8.0))
       1.0
     """
-    outer, key = SCOPES.values, object()
-    SCOPES.values = (*outer, tuple(sorted(check(values).items())))
-    OPEN_SCOPES.add(key)
+    outer = SCOPES.values
+    _enter((*outer, tuple(sorted(check(values).items()))))
     try:
         yield
     finally:
-        OPEN_SCOPES.discard(key)
-        SCOPES.values = outer
+        _enter(outer)
 
 
 def _checked(option: Option, value: Any, where: str) -> str | bool | int:

@@ -150,8 +150,9 @@ FIRST_CALLS: dict[int, tuple[float, int]] = {}  # when they began, and the outer
 def first_call_begins() -> None:
     """Notes that this thread traces a call of a wrapper."""
     if call() is not None and not STATE.beside:
-        *_, outermost = (0, *map(id, _calls()))
-        FIRST_CALLS.setdefault(threading.get_ident(), (time.monotonic(), outermost))
+        thread, (*_, outermost) = threading.get_ident(), (0, *map(id, _calls()))
+        if FIRST_CALLS.get(thread, (0.0, -1))[1] != outermost:  # none, or one that was interrupted at its end
+            FIRST_CALLS[thread] = time.monotonic(), outermost
 
 
 def first_call_ends(number: int = 0) -> None:
@@ -195,14 +196,15 @@ _NOT_THE_USERS = _LOWERS | sys.stdlib_module_names | {"jax_cocktail"}
 
 BEGUN: dict[int, Any] = {}  # the jobs of calls that have not returned, by their numbers
 _Variables = Callable[[Mapping[str, Any]], Sequence[Any]]
-_WRAPPERS: dict[CodeType, _Variables] = {}
+# By the identity of the code, which takes long to hash.
+_WRAPPERS: dict[int, tuple[CodeType, _Variables]] = {}
 
 
 def finds_calls(wrapper: Callable[..., Any], variables: _Variables) -> None:
     """Lets `call` find calls of a wrapper. `variables`: takes its local variables, and returns the parts of a
     `Call` but for the number."""
     assert isinstance(wrapper, FunctionType)
-    _WRAPPERS[wrapper.__code__] = variables
+    _WRAPPERS[id(wrapper.__code__)] = wrapper.__code__, variables
 
 
 def _frames() -> Iterator[FrameType]:
@@ -214,7 +216,7 @@ def _frames() -> Iterator[FrameType]:
 
 
 def _calls() -> Iterator[FrameType]:
-    return (frame for frame in _frames() if frame.f_code in _WRAPPERS)
+    return (frame for frame in _frames() if id(frame.f_code) in _WRAPPERS)
 
 
 def call() -> Call | None:
@@ -223,14 +225,15 @@ def call() -> Call | None:
     for frame in _frames():
         if frame is place:
             break
-        if variables := _WRAPPERS.get(frame.f_code):
-            marked, args, kwargs, dispatch, callee = variables(frame.f_locals)
+        if wrapper := _WRAPPERS.get(id(frame.f_code)):
+            marked, args, kwargs, dispatch, callee = wrapper[1](frame.f_locals)
             return Call(marked, args, kwargs, dispatch, callee, id(frame))
     return given
 
 
 def calling(instead: Call | None) -> AbstractContextManager[None]:
-    """In the block, JAX lowers for this call instead of those around the block; None: for none."""
+    """In the block, JAX lowers for this call instead of those around the block; None: for none. Call it in
+    the `with` statement itself: the block is known by the frame of the caller."""
     return in_state(given=(sys._getframe(1), instead))
 
 
@@ -239,7 +242,7 @@ def in_callback() -> bool:
     callbacks, and what these compile is no part of the call."""
     lowers = called = False
     for frame in _frames():
-        if frame is STATE.given[0] or frame.f_code in _WRAPPERS:
+        if frame is STATE.given[0] or id(frame.f_code) in _WRAPPERS:
             return called
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
         lowers = lowers or package in _LOWERS
@@ -249,7 +252,7 @@ def in_callback() -> bool:
 
 def alone() -> AbstractContextManager[None]:
     """Runs JAX inside a lowering: hides the call that is lowered and its reports, and leaves inner marked
-    calls to stock XLA."""
+    calls to stock XLA. Call it in the `with` statement itself, like `calling`."""
     return in_state(given=(sys._getframe(1), None), reports=None, recordings=None, stock=True)
 
 

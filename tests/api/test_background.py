@@ -19,7 +19,7 @@ from jax.experimental import io_callback
 import jax_cocktail
 from jax_cocktail.build import command, progress
 from jax_cocktail.lowering.run import background, kept, stopwatch
-from jax_cocktail.lowering.state import STATE, in_state
+from jax_cocktail.lowering.state import BEGUN, in_state
 from jax_cocktail.memory import MEMORY
 from tests.api import beside
 from tests.api.beside import OPTIONS, X, changed, loop
@@ -104,7 +104,7 @@ def test_a_call_that_fails_keeps_no_work(monkeypatch):
     monkeypatch.setattr(background._queue, "add", lambda job: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         jax_cocktail.jit(loop, options={**OPTIONS, "strict": True})(X)
-    assert "begun" not in vars(STATE)
+    assert not BEGUN
 
 
 def test_a_limit_to_what_is_copied(monkeypatch):

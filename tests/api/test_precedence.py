@@ -12,7 +12,7 @@ import jax_cocktail
 from jax_cocktail.lowering import state
 from jax_cocktail.lowering.choice import survey, variants
 from jax_cocktail.lowering.run import background
-from jax_cocktail.lowering.state import STATE
+from jax_cocktail.lowering.state import BEGUN
 from tests.api.beside import OPTIONS, X, loop
 
 pytestmark = pytest.mark.all_candidates
@@ -32,7 +32,7 @@ def test_the_first_run_has_precedence(monkeypatch):
     results = jitted(jnp.ones(20_000))  # takes a few tenths of a second
     assert jax_cocktail.wait(60)
     assert ready == [[True, True]], results
-    assert "begun" not in vars(STATE)
+    assert not BEGUN
 
 
 @pytest.mark.parametrize("lowers", [False, True])

@@ -44,6 +44,7 @@ from jax_cocktail.lowering.state import (
     calling,
     first_call_ends,
     go_on,
+    in_callback,
     in_state,
 )
 from jax_cocktail.memory import MEMORY
@@ -169,6 +170,7 @@ def start(mark: Mark, again: bool = False, *, runs_ours: bool) -> None:
     _listen()
     if not runs_ours:
         dispatch.tell(signature, "stock XLA runs it until our program is compiled in the background")
+    BEGUN[number] = job  # before the thread can ask for it
     BEGUN[number] = _queue.add(job)
 
 
@@ -223,7 +225,9 @@ def _listen() -> None:
 
 
 def _is_compiled(event: str, seconds: float, **_: Any) -> None:
-    if event == "/jax/core/compile/backend_compile_duration" and (job := begun()) is not None:
+    if event != "/jax/core/compile/backend_compile_duration" or (job := begun()) is None:
+        return
+    if STATE.compiles is not None or not in_callback():
         job.compiled, job.compile_seconds = time.monotonic(), seconds
 
 
