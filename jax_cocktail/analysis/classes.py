@@ -46,6 +46,7 @@ class AxisClass:
     """Axes that are cut together, into any number of parts that divides `parts`.
 
     `clash`: two axes of one value are in the class, so nothing can be cut; `axes` then names one of them.
+    `extents`: the lengths of the axes; `outside`: of those of outside values that are tied to them.
     """
 
     axes: Mapping[Value, int]
@@ -53,11 +54,12 @@ class AxisClass:
     crossings: tuple[Crossing, ...] = ()
     clash: bool = False
     extents: frozenset[int] = field(default=frozenset())
+    outside: frozenset[int] = field(default=frozenset())
 
     @property
     def is_uniform(self) -> bool:
         """True if all axes have the same length and every tie holds for any parts of them."""
-        return self.extents == {self.parts}
+        return self.extents == {self.parts} and self.outside <= self.extents
 
     def longest(self, number: int) -> int:
         """The length of the longest of so many blocks: all are equal, or only the last one is shorter. 0 if
@@ -96,6 +98,7 @@ class _Union:
         self.parent: list[int] = []  # of each number
         self.parts: list[int] = []  # of each root
         self.crossings: list[Crossing] = []
+        self.outside: list[tuple[int, int]] = []  # number of an axis, length of an outside one tied to it
         self.position = 0
         for statement in statements:
             self._declare(statement)
@@ -121,6 +124,9 @@ class _Union:
         """`parts`: 0 if the tie itself sets no limit."""
         numbers = [number for axis in axes if (number := self.number.get(axis)) is not None]
         first = self.find(numbers[0]) if numbers else 0
+        if numbers:
+            others = (value.type.shape[axis] for value, axis in axes if (value, axis) not in self.number)
+            self.outside += [(first, length) for length in others]
         for number in numbers:
             other = self.find(number)
             self.parts[first] = gcd(self.parts[first], self.parts[other], parts)
@@ -165,10 +171,14 @@ class _Union:
         for crossing in self.crossings:
             number = self.number[crossing.value, crossing.axis]
             crossings.setdefault(self.find(number), []).append(crossing)
+        outside: dict[int, set[int]] = {}
+        for number, length in self.outside:
+            outside.setdefault(self.find(number), set()).add(length)
         found = []
         for root, axes in members.items():
             places = dict(axes)
             extents = frozenset(value.type.shape[axis] for value, axis in axes)
             clash = len(places) != len(axes)
-            found.append(AxisClass(places, self.parts[root], tuple(crossings.get(root, ())), clash, extents))
+            met, beyond = tuple(crossings.get(root, ())), frozenset(outside.get(root, ()))
+            found.append(AxisClass(places, self.parts[root], met, clash, extents, beyond))
         return tuple(found)

@@ -78,9 +78,15 @@ class _Context:
 def _priced(region: Region, context: _Context) -> Price:
     units = 1 if context.alone else context.cores
     inside = replace(context, bandwidth=SERVER.bandwidth(touched_bytes(region.body, units)))
+    return _in_turn(region, inside)
+
+
+def _in_turn(region: Region, context: _Context) -> Price:
+    """The statements of a region one after the other, but for parallel loops of different units."""
+    units = 1 if context.alone else context.cores
     whole, own = Price(), [Price()] * units  # `own`: what each unit does between two statements of all
     for statement in region.body:
-        price = _statement(statement, inside)
+        price = _statement(statement, context)
         if isinstance(statement, LoopUTask) and statement.parallel and (statement.trip_count or 0) < units:
             for part in range(statement.trip_count or 0):
                 unit = (statement.first + part) % units
@@ -105,7 +111,7 @@ def _one(statement: Statement, context: _Context) -> Price:
     if isinstance(statement, LoopUTask):
         return _loop(statement, context)
     if isinstance(statement, BranchUTask):
-        sides = [sum((_statement(s, context) for s in r.body), Price()) for r in statement.branches]
+        sides = [_in_turn(side, context) for side in statement.branches]
         return mean(sides) + Price(context.rates.dispatch)
     if isinstance(statement, StitchedUTask):
         return _stitched(statement, context)

@@ -60,15 +60,19 @@ def bytes_of_pieces(statements: Iterable[Statement]) -> float:
 def touched_bytes(statements: Iterable[Statement], units: int) -> float:
     """Bytes that one execution of the statements touches, per unit."""
     whole: dict[Value, int] = {}
-    shared = 0.0
+    shared, own = 0.0, [0.0] * units
     for statement in statements:
         if is_parallel(statement):
-            parts = max(statement.trip_count or 1, 1)
-            shared += touched_bytes(statement.body.body, 1) * ceil(parts / units)
+            parts, each = max(statement.trip_count or 1, 1), touched_bytes(statement.body.body, 1)
+            if parts < units:  # other units touch the bytes of other loops
+                for part in range(parts):
+                    own[(statement.first + part) % units] += each
+            else:
+                shared += each * ceil(parts / units)
             continue
         for inner in walk(statement):
             if isinstance(inner, UOperator) and inner.kind not in NO_TIME:
                 whole.update(bytes_of(inner))
             elif isinstance(inner, StitchedUTask):
                 whole.update(bytes_of_group(inner))
-    return sum(whole.values()) + shared
+    return sum(whole.values()) + shared + max(own)

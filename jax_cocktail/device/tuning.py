@@ -107,6 +107,7 @@ class BatchTuning:
     """The thresholds of `recover` [M], on two AVX-512 cores."""
 
     slots: int = 32  # batch elements computed together if each is small
+    few_slots: int = 16  # the same of a batch that has no more than that
     rows: int = 8  # batch elements computed together if they share the read of weights
     element_bytes: int = 256  # from this size one batch element fills vector registers by itself
     slot_bytes: int = 16 << 10  # of the carries in all slots together

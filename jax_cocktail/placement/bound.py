@@ -65,7 +65,7 @@ class _Crossings:
         if maker is None or made not in maker.axes:
             return 0
         reader = self.tile_group_of.get(position)
-        if reader is None or reader.parts != maker.parts:
+        if reader is None or (reader.parts, reader.tiling.line) != (maker.parts, maker.tiling.line):
             return 1
         statement = self.loop.body.body[position]
         return 0 if reads_own_part(statement, value, maker.axes[made], reader.axes) else 1

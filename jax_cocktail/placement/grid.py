@@ -207,12 +207,12 @@ class _Part:
 
 def _joined(cut: AxisClass, others: Sequence[AxisClass]) -> AxisClass:
     """The class joined with other classes of as many parts, whose axes no rule ties to its own."""
-    axes, extents = dict(cut.axes), cut.extents
+    axes, extents, outside = dict(cut.axes), cut.extents, cut.outside
     for other in others:
         if other.parts == cut.parts and axes.keys().isdisjoint(other.axes):
             axes.update(other.axes)
-            extents |= other.extents
-    return AxisClass(axes, cut.parts, extents=extents)
+            extents, outside = extents | other.extents, outside | other.outside
+    return AxisClass(axes, cut.parts, extents=extents, outside=outside)
 
 
 class _Across(Tiler):

@@ -107,7 +107,8 @@ def _union(one: AxisClass, other: AxisClass, parts: int) -> AxisClass | None:
     axes = {**one.axes, **other.axes}
     if len(axes) < len(one.axes) + len(other.axes) or parts < min(one.parts, CORE_PARTIALS.parts):
         return None
-    return AxisClass(axes, parts, one.crossings + other.crossings, False, one.extents | other.extents)
+    extents, outside = one.extents | other.extents, one.outside | other.outside
+    return AxisClass(axes, parts, one.crossings + other.crossings, False, extents, outside)
 
 
 def _gains(array: Value, both: AxisClass, other: AxisClass, near: float) -> bool:

@@ -176,8 +176,8 @@ class Limits(DivisionTuning):
         if cut.parts % parts == 0:
             return 0
         line = self._line(cut)
-        longest = longest_of(cut.parts, parts, max(line, self.lanes))
-        return max(line, self.lanes) if longest * parts <= self.longer * cut.parts else line
+        wide = max(line, self.lanes if self._is_fastest(cut) else 1)
+        return wide if longest_of(cut.parts, parts, wide) * parts <= self.longer * cut.parts else line
 
     def fills_lanes(self, cut: AxisClass, parts: int, statements: Sequence[Statement]) -> bool:
         """False if a part of a convolution would have less than a vector of output features."""
@@ -198,11 +198,19 @@ class Limits(DivisionTuning):
         """The fewest elements of a part along the fastest axis of large values. Shorter parts would share
         cache lines, and a reduction along another axis would have few lanes."""
         most = max((v.type.nbytes for v in cut.axes), default=0)
-        large = [(v.type, axis) for v, axis in cut.axes.items() if 2 * v.type.nbytes >= most]
-        fastest = any(prod(t.shape[axis + 1 :]) == 1 for t, axis in large)
-        if most <= PROGRAM.replicated_bytes or not fastest:
+        if most <= PROGRAM.replicated_bytes or not self._is_fastest(cut):
             return 1
-        return max(1, self.lanes * 4 // max(ITEM_SIZE[t.dtype] for t, _ in large))
+        return max(1, self.lanes * 4 // max(ITEM_SIZE[v.type.dtype] for v, _ in _large(cut)))
+
+    def _is_fastest(self, cut: AxisClass) -> bool:
+        """True if neighbours along the axis of a large value are neighbours in memory."""
+        return any(prod(value.type.shape[axis + 1 :]) == 1 for value, axis in _large(cut))
+
+
+def _large(cut: AxisClass) -> list[tuple[Value, int]]:
+    """The largest values of a class, and those of half of their size, each with its axis."""
+    most = max((v.type.nbytes for v in cut.axes), default=0)
+    return [(v, axis) for v, axis in cut.axes.items() if 2 * v.type.nbytes >= most]
 
 
 def _whole_operands(statement: Statement, cut: AxisClass) -> list[Value]:

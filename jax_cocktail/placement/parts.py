@@ -12,11 +12,11 @@ from jax_cocktail.analysis.classes import AxisClass
 class Tiling:
     """The division of an axis into the trips of a parallel loop.
 
-    `parts`: number of equal runs of the axis. `first`: the unit that runs part 0. `length`: of a part, if the
-    last one may reach past the end, else 0. `across`: trips for each part; trip t of the loop is trip
-    ``t % across`` of part ``t // across``. `rest_unit`: the unit that computes the remainder after the equal
-    parts; `is_rest`: the one part is that remainder. `line`: if not 0, the remainder is one of the `parts`,
-    about as long as the equal ones, which begin at multiples of `line` elements.
+    `parts`: number of runs of the axis, equal but for `line`. `first`: the unit that runs part 0. `length`:
+    of a part, if the last one may reach past the end, else 0. `across`: trips for each part; trip t of the
+    loop is trip ``t % across`` of part ``t // across``. `rest_unit`: the unit that computes the remainder
+    after the equal parts; `is_rest`: the one part is that remainder. `line`: if not 0, the remainder is one
+    of the `parts`, about as long as the equal ones, which begin at multiples of `line` elements.
     """
 
     parts: int

@@ -272,6 +272,36 @@ def test_units_compute_uneven_parts_at_the_same_time():
     assert our_price(divided, 2).seconds < 0.75 * our_price(emit(lstm(1, 253)).program, 1).seconds
 
 
+def test_uneven_parts_in_a_branch():
+    """Those of a side are priced as simultaneous, too. The branch as a whole touches more bytes."""
+
+    def twice(b, x, w):
+        return [matmul(b, matmul(b, x, w), w)]
+
+    def either(b, x, w, flag):
+        return branch(b, flag, lambda: twice(b, x, w), lambda: twice(b, x, w))
+
+    types = ["float32[1,509]", "float32[509,509]"]
+    inside, outside = build([*types, "int32[]"], either), build(types, twice)
+    price = [our_price(emit(p, candidate=Candidate(units=2)).program, 2).seconds for p in (inside, outside)]
+    assert price[0] < 1.6 * price[1]
+    alone = our_price(emit(outside).program, 1).seconds
+    assert price[1] < 0.75 * alone
+
+
+def test_groups_of_a_convolution_are_no_axis_of_any_parts():
+    """Two input features belong to one output feature: no parts of two lengths fit both."""
+    sizes = {"batch_group_count": 1, "feature_group_count": 45, "window_strides": (1,), "padding": ((1, 1),)}
+    sizes |= {"lhs_dilation": (1,), "rhs_dilation": (1,)}
+    specs = {"lhs_spec": (0, 2, 1), "rhs_spec": (2, 1, 0), "out_spec": (0, 2, 1)}
+
+    def body(b, x, w):
+        return [b.emit("conv", (x, w), "float32", (1, 64, 45), **sizes, **specs)]
+
+    program = build(["float32[1,64,90]", "float32[3,2,45]"], body)
+    assert all(not s.first for s in parallel(placed(program, limits=replace(SMALL, lanes=1))))
+
+
 def test_uneven_rows_with_a_loop_inside_stay():
     """What is left over must not be a loop of its own: the columns are split instead."""
     after = placed(lstm(17, 4))

@@ -96,11 +96,14 @@ class _Recovery:
         largest = max(v.type.nbytes for v in loop.initial) // count
         if last and (largest < self.limits.element_bytes or single.has_shared_weights):
             width = max(min(self.limits.slots, self.limits.slot_bytes // max(carried, 1)), 2)
+            if self.limits.few_slots < count <= width:
+                width = self.limits.few_slots
             if count <= width:
                 raise Uncuttable(f"the batch has only {count} elements")
             parts = 1
             if self.units > 1 and not inside:
                 parts = min(-(-count // (width * self.limits.rounds)), self.units * self.limits.parts)
+                parts = -(-count // -(-count // parts))  # none is empty
             idle = max(width // 4, 1)
             slots = Slots(width, parts, idle, idle if single.has_shared_weights else 1)
             SlotLoop(loop, self._spreads(loop), axes, count, slots, out).statements()

@@ -165,7 +165,8 @@ class SlotLoop:
         """Finishes when no element waits: in lock-step until few are left, then those one by one."""
         idle = self.slots.width - self.slots.few
         carried = self._lock_step(out, carried, extra, idle, runs(self.loop))
-        loop = self._loop(out, carried, extra)
+        each = max(runs(self.loop) * self.slots.few // self.slots.width, 1)  # a slot that is done takes none
+        loop = replace(self._loop(out, carried, extra), likely_trips=each)
         places = tuple(zip(loop.outputs, self.axes, strict=True))
         one_by_one(Cut((loop,), places, self.slots.width, 1), places, out)
         return loop.outputs
