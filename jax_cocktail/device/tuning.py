@@ -117,6 +117,11 @@ class BatchTuning:
     branch_flops: float = 4096.0  # of a side per batch element, from which only those that take it compute it
     parallel_flops: float = 1 << 20  # of a side for the whole batch, from which it is divided over the units
 
+    def width(self, elements: int, most: int = 1 << 20) -> int:
+        """How many of the batch elements, if small, to compute together: at most `most`; 0: too few."""
+        widths = (min(slots, most) for slots in (self.slots, self.few_slots))
+        return next((width for width in widths if elements > width), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class DivisionTuning:

@@ -95,10 +95,8 @@ class _Recovery:
         carried = sum(v.type.nbytes for v in loop.initial) // count
         largest = max(v.type.nbytes for v in loop.initial) // count
         if last and (largest < self.limits.element_bytes or single.has_shared_weights):
-            width = max(min(self.limits.slots, self.limits.slot_bytes // max(carried, 1)), 2)
-            if self.limits.few_slots < count <= width:
-                width = self.limits.few_slots
-            if count <= width:
+            width = self.limits.width(count, max(self.limits.slot_bytes // max(carried, 1), 2))
+            if not width:
                 raise Uncuttable(f"the batch has only {count} elements")
             parts = 1
             if self.units > 1 and not inside:
