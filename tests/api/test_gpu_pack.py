@@ -82,11 +82,14 @@ def test_binaries_are_packed(there):
     assert path.stat().st_size < len(there.binary(there.facts["clock"])) / 2
 
 
-def test_crossings(there):
+def test_crossings(there, tmp_path):
     """How the blocks of each program wait for each other."""
-    found = {(row.name, p.plan, p.phase): p.crossing for row in there.rows() for p in row.programs}
-    assert found[ROW, "1 unit", "best"] == "" and found[ROW, "4 units", "other"] == "exchange"
-    assert found[NEXT, "4 units", "other"] == "barrier"
+    others = packed.Pack(small_pack.made(tmp_path / "others", ("rae/1",)))
+    rows = (*there.rows(), *others.rows())
+    found = {(row.name, p.plan, p.phase): p.crossing for row in rows for p in row.programs}
+    assert all(found[name, "1 unit", "best"] == "" for name in (ROW, NEXT))
+    assert all(found[name, "4 units", "other"] == "exchange" for name in (ROW, NEXT))
+    assert found["rae/1", "4 units", "other"] == "barrier"
 
 
 # ---- the worker --------------------------------------------------------------------------------------------

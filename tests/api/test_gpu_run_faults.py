@@ -45,11 +45,19 @@ def broken(there, row, body, crossing=""):
     return best.label
 
 
+def waits_at_barriers(there, row):
+    """Says of the programs of several units of a row that they do."""
+    found = there.row(row)
+    programs = (replace(p, crossing="barrier") if p.phase == "other" else p for p in found.programs)
+    there.add(replace(found, programs=tuple(programs)), there.arrays(row), [])
+
+
 def test_a_hang(there):
     """It is stopped. Programs that wait in the same way are skipped and named, others run under a shorter
     limit. So it is in a run that goes on, until the program has stopped hanging."""
     works = there.binary(there.row(ROW).best().digest)
     label = broken(there, ROW, HANGS, crossing="barrier")
+    waits_at_barriers(there, NEXT)
     finished, data = ran(there, limits=replace(QUICK, item=2))
     found = kernels(data)
     assert finished and found[ROW][label]["error"] == "stopped after 2 s" and found[ROW][label]["hung"]
