@@ -118,7 +118,7 @@ class BatchTuning:
     parallel_flops: float = 1 << 20  # of a side for the whole batch, from which it is divided over the units
 
     def width(self, elements: int, most: int = 1 << 20) -> int:
-        """How many of the batch elements, if small, to compute together: at most `most`; 0: too few."""
+        """The number of small batch elements to compute together, at most `most`; 0: they are too few."""
         widths = (min(slots, most) for slots in (self.slots, self.few_slots))
         return next((width for width in widths if elements > width), 0)
 
