@@ -27,6 +27,8 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    is_parallel,
+    performers,
 )
 from jax_cocktail.utask.operators import PARTIAL, PRODUCTS, UPDATES, VIEWS
 
@@ -87,9 +89,8 @@ def _in_turn(region: Region, context: _Context) -> Price:
     whole, own = Price(), [Price()] * units  # `own`: what each unit does between two statements of all
     for statement in region.body:
         price = _statement(statement, context)
-        if isinstance(statement, LoopUTask) and statement.parallel and (statement.trip_count or 0) < units:
-            for part in range(statement.trip_count or 0):
-                unit = (statement.first + part) % units
+        if is_parallel(statement) and (statement.trip_count or 0) < units:
+            for unit in performers(statement, units):
                 own[unit] = own[unit] + price
         elif price != Price():
             whole, own = whole + _longest(own) + price, [Price()] * units

@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from math import ceil
 
 from jax_cocktail.utask.failure import KIND as FAIL
-from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, is_parallel, operators_of, walk
+from jax_cocktail.utask.ir import (
+    Statement,
+    StitchedUTask,
+    UOperator,
+    is_parallel,
+    operators_of,
+    performers,
+    walk,
+)
 from jax_cocktail.utask.operators import LEAVES, NO_RESULTS, PARTIAL
 from jax_cocktail.utask.types import Value
 
@@ -65,8 +73,8 @@ def touched_bytes(statements: Iterable[Statement], units: int) -> float:
         if is_parallel(statement):
             parts, each = max(statement.trip_count or 1, 1), touched_bytes(statement.body.body, 1)
             if parts < units:  # other units touch the bytes of other loops
-                for part in range(parts):
-                    own[(statement.first + part) % units] += each
+                for unit in performers(statement, units):
+                    own[unit] += each
             else:
                 shared += each * ceil(parts / units)
             continue

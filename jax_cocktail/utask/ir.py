@@ -331,6 +331,11 @@ def is_parallel(statement: Statement | None) -> TypeGuard[LoopUTask]:
     return isinstance(statement, LoopUTask) and statement.parallel
 
 
+def performers(loop: LoopUTask, units: int) -> tuple[int, ...]:
+    """The unit that runs each trip of a parallel loop."""
+    return tuple((loop.first + trip) % units for trip in range(loop.trip_count or 0))
+
+
 def alternatives(statement: Statement) -> Iterator[tuple[Value, ...]]:
     """Values that stand for one another: those of each carry of a loop, or each result of a branch."""
     if isinstance(statement, LoopUTask):

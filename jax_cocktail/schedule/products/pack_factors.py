@@ -94,24 +94,20 @@ def pack_factors(program: UProgram, packing: Packing = Packing()) -> UProgram:  
 
 
 class _Part(NamedTuple):
-    """A part of outside arrays, and the operators that make it. `counter` numbers the copies of it."""
+    """A part of outside arrays, and the operators that make it. `counter` numbers the copies of it;
+    `line_bytes`: from one line of the array that is cut to the next."""
 
     value: Value
     operators: Sequence[UOperator]
     counter: Value
     copies: int
     first: int
+    line_bytes: int
 
     @property
     def is_fixed(self) -> bool:
-        """True if all trips share the part."""
+        """True if the trip does not determine the part: there is only one."""
         return all(self.counter not in s.inputs for s in self.operators)
-
-    @property
-    def line_bytes(self) -> int:
-        """From one line of the array that is cut to the next."""
-        cut = next(s for s in self.operators if is_a(s, "slice", "dynamic_slice"))
-        return cut.inputs[0].type.nbytes // cut.inputs[0].type.shape[0]
 
     @property
     def outside(self) -> Sequence[Value]:
@@ -156,7 +152,8 @@ class _Parts:
             copies = -(-copies // int.from_bytes(across.data, "little"))
         if not of_trip and copies != 1:
             return None
-        return _Part(value, tuple(found.values()), counter, copies, self.loop.first)
+        line_bytes = cut.inputs[0].type.nbytes // whole[0]
+        return _Part(value, tuple(found.values()), counter, copies, self.loop.first, line_bytes)
 
     def _collect(self, value: Value, found: dict[Value, UOperator]) -> bool:
         """True if views of outside arrays, at positions that the trip determines, make the value."""
@@ -385,8 +382,9 @@ class _Packer:
         return own, order if isinstance(order, Order) else None
 
     def _is_fixed(self, part: _Part) -> bool:
-        """A core copies the part of an only trip like any other: the unit that runs the trip does it."""
-        return part.is_fixed and (part.copies > 1 or self.packing.near > 0)
+        """Threads copy the part of an only trip as it is. A core copies it like any other: the unit that runs
+        the trip does it."""
+        return self.packing.near > 0 and part.is_fixed
 
     def _copies(self, part: _Part, order: Order | Axes, b: Builder) -> Value:
         inside, index = b.to([]), self.fresh.make(INDEX)

@@ -128,7 +128,7 @@ class Chooser:
         touched = sum(v.type.nbytes for v, _ in (*cut.needs, *places)) // group.elements
         if cut.has_shared_weights:
             return self.limits.rows if group.elements > self.limits.rows else 1
-        return (touched < self.limits.element_bytes and self.limits.width(group.elements)) or 1
+        return max(self.limits.width(group.elements), 1) if touched < self.limits.element_bytes else 1
 
     def _conditions(self, group: Group, choices: Choices) -> tuple[Condition, ...]:
         """The conditions that must hold for any of the selects to matter."""

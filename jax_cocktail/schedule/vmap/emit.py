@@ -138,8 +138,9 @@ class Emitter(Builder):
         condition, body = self.inside(), self.inside()
         test, results = (going(condition, tested),), following(body, carried)
         tests, region = Region(tested, tuple(condition.out), test), Region(carried, tuple(body.out), results)
-        loop = LoopUTask(tuple(initial), self.like(carried), region, tests, source=self.source)
-        self.out.append(replace(loop, likely_trips=likely))
+        names = tuple(initial), self.like(carried)
+        loop = LoopUTask(*names, region, tests, source=self.source, likely_trips=likely)
+        self.out.append(loop)
         return loop.outputs
 
 
