@@ -23,7 +23,7 @@ from typing import Any
 
 ROWS = (1, 2, 4, 8, 16, 64, 512)
 MATRICES = ((32, 32), (128, 512), (256, 1024), (337, 1348), (512, 2048), (2048, 2048))  # k, n
-FLOPS, MOST_TRIPS = 4e8, 400  # of a call
+FLOPS, LEAST_TRIPS, MOST_TRIPS = 4e8, 32, 400  # of a call: weights are worth packing
 REST = 0.02  # longer than a thread of a library waits for work in a loop
 Record = dict[str, Any]
 
@@ -76,7 +76,7 @@ def with_torch(x: Any, first: Any, second: Any, trips: int) -> Callable[[], Any]
 
 def trips_of(rows: int, k: int, n: int) -> int:
     """The trips of a call, which takes a while but not long."""
-    return int(min(max(FLOPS / (4 * rows * k * n), 2), MOST_TRIPS))
+    return int(min(max(FLOPS / (4 * rows * k * n), LEAST_TRIPS), MOST_TRIPS))
 
 
 def measure(rows: int, k: int, n: int, seconds: float, units: int) -> Record:

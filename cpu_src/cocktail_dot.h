@@ -5,6 +5,7 @@
 #define COCKTAIL_DOT_H
 
 #include "cocktail_inner.h"
+#include "cocktail_lines.h"
 #include "cocktail_panels.h"
 
 // ---- any strides, any types -----------------------------------------------------------------------------
@@ -47,7 +48,7 @@ CK_INLINE CkDot<B, A, O> ck_dot_transposed(const CkDot<A, B, O>& d) {
   return CkDot<B, A, O>{d.n, d.m, d.k, d.b, d.b_n, d.b_k, d.a, d.a_k, d.a_m, d.o, d.o_n, d.o_m};
 }
 
-enum CkKernel { CK_STRIDED, CK_GEMV, CK_NARROW_GEMV, CK_INNER, CK_GEMM, CK_PACKED };
+enum CkKernel { CK_STRIDED, CK_GEMV, CK_NARROW_GEMV, CK_INNER, CK_GEMM, CK_PACKED, CK_WHOLE_LINES };
 
 // The plan of one product. `transposed`: the left and right operands are exchanged. `rows`, `groups`: see
 // ck_gemv, ck_gemm and ck_panels.
@@ -63,7 +64,6 @@ struct CkShape {
 };
 
 constexpr i64 kCkFewProducts = 256;
-
 
 // A stride over one element does not matter: the one that fits best.
 constexpr CkShape ck_normal(CkShape s) {
@@ -112,7 +112,14 @@ constexpr CkPlan ck_plan_for(CkShape shape, bool turns) {
   if constexpr (CkSame<C, void>::value) {
     return {CK_STRIDED, false, 0, 0};
   } else {
-    return ck_plan(shape, CkVector<C, CK_VECTOR_BYTES>::lanes, CkVector<C, 16>::lanes, turns);
+    constexpr i64 lanes = CkVector<C, CK_VECTOR_BYTES>::lanes;
+    const CkPlan plan = ck_plan(shape, lanes, CkVector<C, 16>::lanes, turns);
+    if (plan.kernel != CK_GEMV && plan.kernel != CK_GEMM) return plan;
+    const CkShape s = ck_normal(shape);
+    const bool turned = plan.transposed, whole = turned ? s.a_m == 1 && s.o_m == 1 : s.b_n == 1 && s.o_n == 1;
+    const bool lines = turned ? ck_reads_lines(s.n, s.m, s.k, s.a_k, sizeof(A), lanes)
+                              : ck_reads_lines(s.m, s.n, s.k, s.b_k, sizeof(B), lanes);
+    return whole && lines ? CkPlan{CK_WHOLE_LINES, turned, plan.rows, 0} : plan;
   }
 }
 
@@ -128,6 +135,8 @@ CK_INLINE void ck_dot_as(const CkDot<A, B, O>& d, const Sink& sink) {
     ck_inner(columns, rows, sink);
   } else if constexpr (KERNEL == CK_PACKED) {
     ck_panels<C, ROWS>(columns, rows, sink);
+  } else if constexpr (KERNEL == CK_WHOLE_LINES) {
+    ck_lines<C, ROWS>(columns, rows, sink);
   } else {
     ck_gemm<C, ROWS, GROUPS>(columns, rows, sink);
   }
@@ -168,7 +177,7 @@ CK_NOINLINE void ck_dot_planned(CkKernel kernel, const CkDot<A, B, O>& d) {
     for (i64 i = 0; i < d.m; ++i) {
       const CkDot<A, B, O> row{1,   d.n,   d.k,   d.a + i * d.a_m, d.a_m, d.a_k,
                                d.b, d.b_k, d.b_n, d.o + i * d.o_m, d.o_m, d.o_n};
-      kernel == CK_GEMV ? ck_dot_to<CK_GEMV, 1, 31>(row) : ck_dot_to<CK_NARROW_GEMV, 1, 31>(row);
+      kernel == CK_NARROW_GEMV ? ck_dot_to<CK_NARROW_GEMV, 1, 31>(row) : ck_dot_to<CK_GEMV, 1, 31>(row);
     }
   }
 }

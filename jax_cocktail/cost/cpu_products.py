@@ -22,6 +22,8 @@ from jax_cocktail.utask.types import FLOATS, ITEM_SIZE
 
 VECTOR_BYTES = ITEM_SIZE["float32"] * SERVER.vector_lanes  # of the widest vectors of a core
 _TILE_ROWS, _INNER_ROWS, _INNER_BLOCK, _FEW_PRODUCTS = 96, 16, 4096, 256
+_LINES, _LINE_BYTES, _LEAST_LINE, _LINE_ROWS, _FAR_ROWS = 4, 8 << 10, 2 << 10, 4, 12  # cocktail_lines.h
+_FAR_BYTES, _FAR_MATRIX = 8 << 10, 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,10 @@ def _choice(f: Form) -> tuple[Callable[[Form], Loads], bool]:
     wide, tall = f.has_lines(lanes), t.has_lines(lanes)
     if wide or tall:
         turned = not wide or (f.m > few and tall and f.n < f.m)
-        return partial(_columns, lanes=lanes) if (t if turned else f).m <= few else _blocks, turned
+        used = t if turned else f
+        if used.alike and _reads_lines(used):
+            return _lines, turned
+        return partial(_columns, lanes=lanes) if used.m <= few else _blocks, turned
     if f.a_k == f.b_k == 1 and f.k >= lanes and min(f.m, f.n) <= _INNER_ROWS:
         return _inner, f.n < f.m
     narrow = 16 // f.lane
@@ -156,6 +161,24 @@ def _columns(f: Form, lanes: int) -> Loads:
     read = (whole + bool(over)) * lanes  # the last group overlaps its neighbour
     groups += bool(over)
     return Loads(f.m * f.k * groups, f.k * read, f.m * read * (f.chunks - 1), f.m * read * f.chunks)
+
+
+def _reads_lines(f: Form) -> bool:
+    """True if whole lines of the right operand are read (`ck_reads_lines`)."""
+    apart = f.b_k * f.lane
+    far = apart % _FAR_BYTES == 0 or f.k * apart >= _FAR_MATRIX
+    alike = apart > 0 and apart % FACTORS.alike_bytes == 0
+    many = f.k >= _LINES and f.n % f.lanes == 0 and f.n * f.lane >= _LEAST_LINE
+    return alike and many and f.m <= (_FAR_ROWS if far else _LINE_ROWS)
+
+
+def _lines(f: Form) -> Loads:
+    """Few whole lines of the right operand at a time, whose sums wait in the nearest cache (`ck_lines`)."""
+    depths = [min(f.chunk, f.k - p) for p in range(0, f.k, f.chunk)]
+    passes = sum(depth // _LINES + depth % _LINES for depth in depths)
+    groups, sums, later = _above(f.n * f.lane, _LINE_BYTES), f.m * f.n, len(depths) - 1
+    right = f.k * f.n * _above(f.m, 2)
+    return Loads(f.m * f.k * groups, right, sums * (passes - 1 + later), sums * (passes + later))
 
 
 def _panels(f: Form) -> Loads:

@@ -83,6 +83,35 @@ PACKED = (
     *(("f32", m, 5, k, 1) for m in (1, 40, 150) for k in (1, 530)),
     ("f32", 3, 3, 300, 2),
 )
+# Types of a, b and o, rows, columns, k, lines apart. The lines share sets of the caches.
+LINED = (
+    *((("f32",) * 3, m, 512, k, 1024) for m, k in ((1, 4), (2, 7), (3, 300), (4, 260))),
+    *((("f32",) * 3, m, 528, 9, 2048) for m in (5, 12)),
+    (("f32",) * 3, 2, 2576, 530, 3072),
+    (("f32",) * 3, 6, 512, 1100, 1024),  # a large matrix
+    (("f64",) * 3, 3, 272, 300, 512),
+    (("f32", "f32", "bf16"), 3, 2064, 260, 2560),
+    (("bf16", "f32", "f32"), 2, 512, 260, 512),
+)
+
+
+def _lined_source() -> Iterator[str]:
+    """A product of a matrix whose lines share sets, of one whose lines do not, and with changed places."""
+    for (a, b, o), m, n, k, apart in LINED:
+        name = f"{a}_{b}_{o}_{m}_{n}_{k}_{apart}"
+        arrays = f"const {a}* a, const {b}* b, {o}* o"
+        for what, b_k in (("lines", apart), ("strips", apart + 16)):
+            shape = f"{m}, {n}, {k}, {k + 1}, 1, {b_k}, 1, {n + 3}, 1"
+            call = f"ck_dot_fixed<{a}, {b}, {o}, {shape}>(1, a, 0, b, 0, o, 0);"
+            yield f"CK_EXPORT void {what}_{name}({arrays}) {{ {call} }}\n"
+        shape = f"{n}, {m}, {k}, 1, {apart}, 1, {k + 1}, 1, {n + 3}"
+        call = f"ck_dot_fixed<{b}, {a}, {o}, {shape}>(1, b, 0, a, 0, o, 0);"
+        yield f"CK_EXPORT void turned_{name}({arrays}) {{ {call} }}\n"
+        if a == b == o == "f32":
+            shape = f"{m}, {n}, {k}, a, 0, {k + 1}, 1, b, 0, {apart}, 1, o, 0, {n + 3}, 1"
+            yield f"CK_EXPORT void unknown_{name}({arrays}) {{ ck_dot<{a}, {b}, {o}>(1, {shape}); }}\n"
+        plan = f"ck_plan_for<{a}, {b}, {o}>({{{m}, {n}, {k}, {k + 1}, 1, {apart}, 1, {n + 3}, 1}}, true)"
+        yield f'static_assert({plan}.kernel == CK_WHOLE_LINES, "{name}");\n'
 
 
 def _packed_source() -> Iterator[str]:
@@ -105,7 +134,7 @@ def _packed_source() -> Iterator[str]:
 
 
 def _source() -> str:
-    lines = ['#include "cocktail_dot.h"\n', *_packed_source()]
+    lines = ['#include "cocktail_dot.h"\n', *_packed_source(), *_lined_source()]
     for p in PRODUCTS:
         a, b, o = p.types
         lines.append(
@@ -227,3 +256,25 @@ def test_panels_give_the_bits_of_the_matrix(
     assert not result[:, n * o_n :].any() and not (o_n == 2 and result[:, 1::2].any())
     expected = a[:, :-1].astype("d") @ b.astype("d")
     np.testing.assert_allclose(result[:, : n * o_n : o_n], expected, rtol=1e-5, atol=k * 1e-6)
+
+
+@pytest.mark.parametrize(("types", "m", "n", "k", "apart"), LINED)
+def test_lines_give_the_bits_of_strips(
+    library: Library, types: tuple[str, str, str], m: int, n: int, k: int, apart: int
+) -> None:
+    generator = np.random.default_rng(7)
+    a = generator.standard_normal((m, k + 1)).astype(DTYPES[types[0]])
+    b = generator.standard_normal((k, n)).astype(DTYPES[types[1]])
+    found, ways = {}, {"lines": apart, "turned": apart, "strips": apart + 16}
+    for what, line in (ways | ({"unknown": apart} if types == ("f32",) * 3 else {})).items():
+        matrix = np.full((k, line), np.nan, b.dtype)  # what is behind a line is not read
+        matrix[:, :n] = b
+        found[what] = np.zeros((m, n + 3), DTYPES[types[2]])
+        function = getattr(library.handle, f"{what}_{'_'.join(types)}_{m}_{n}_{k}_{apart}")
+        function(pointer(a), pointer(matrix), pointer(found[what]))
+    result = found["strips"].astype("d")
+    for other in found.values():
+        np.testing.assert_array_equal(other.astype("d"), result)
+    assert not result[:, n:].any()
+    stored = {"bf16": 2.0**-8}.get(types[2], 1e-5)
+    np.testing.assert_allclose(result[:, :n], a[:, :-1].astype("d") @ b.astype("d"), rtol=stored, atol=k * 1e-6)

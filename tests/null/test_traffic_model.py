@@ -151,6 +151,11 @@ def test_a_product_by_blocks():
     panels = {"b_k": 16, "b_n": PANELS}  # of 16 columns: six rows read each, one row reads four together
     assert product_loads(form(96, 64, 128, **panels)) == Loads(96 * 128 * 4, 16 * 64 * 128, 0, 96 * 64)
     assert product_loads(form(1, 80, 300, **panels)) == Loads(300 * 2, 80 * 300, 80, 160)
+    lines = {"b_k": 1024}  # share sets of the cache: four whole lines at a time, for two rows
+    passes = 64 + 44 // 4 + 44 % 4
+    sums = Loads(3 * 300, 2 * 512 * 300, 3 * 512 * passes, 3 * 512 * (passes + 1))
+    assert product_loads(form(3, 512, 300, **lines)) == sums
+    assert product_loads(form(5, 512, 300, **lines)).result == 5 * 512  # many rows repay strips
 
 
 def test_a_loop_around_a_product():
