@@ -20,7 +20,7 @@ struct CkDot {
 };
 
 constexpr i64 kCkDepth = CK_VECTOR_BYTES == 64 ? 128 : 256;  // a panel of it stays in the first cache
-constexpr i64 kCkTileRows = 96;
+constexpr i64 kCkTileRows = 192;  // [M] that share a panel; their left factors stay in the second cache
 // Lines from the one in use to the one to prefetch. Those of a matrix may all share a few sets of the first
 // cache; those of a panel follow each other.
 constexpr i64 kCkAhead = 8, kCkPanelAhead = 16;
@@ -282,12 +282,14 @@ struct CkTall {
 template <int MOST, int TALL>
 struct CkBlocks {
   static constexpr i64 tall = TALL ? TALL : MOST, low = TALL ? TALL - 1 : 1;
-  static constexpr i64 together = kCkTileRows / tall;  // in a tile
-  i64 high, count;
+  static constexpr i64 fit = kCkTileRows / tall;  // in a tile
+  i64 high, count, together;
 
   explicit CK_MEMBER CkBlocks(i64 m) {
     count = TALL ? (m + tall - 1) / tall : m / tall + m % tall;
     high = TALL ? m - count * low : m / tall;
+    const i64 tiles = count > fit ? (count + fit - 1) / fit : 1;  // alike: each packs a panel
+    together = (count + tiles - 1) / tiles;
   }
   CK_MEMBER i64 row(i64 block) const { return block * low + (block < high ? block : high) * (tall - low); }
 };
@@ -346,8 +348,8 @@ CK_NOINLINE void ck_gemm_columns(const CkColumns<B>& d, i64 from, i64 to, const 
   constexpr i64 width = VECTORS * CkVector<C, BYTES>::lanes;
   alignas(64) C panel[kCkDepth * width], tile[kCkTileRows * width];
   const Blocks blocks(d.m);
-  for (i64 first = 0; first < blocks.count; first += Blocks::together) {
-    const i64 next = first + Blocks::together, last = next < blocks.count ? next : blocks.count;
+  for (i64 first = 0; first < blocks.count; first += blocks.together) {
+    const i64 next = first + blocks.together, last = next < blocks.count ? next : blocks.count;
     const i64 begin = blocks.row(first), end = blocks.row(last);
     for (i64 j = from; j < to; j += width) {
       const i64 columns = to - j < width ? to - j : width;

@@ -60,8 +60,8 @@ CK_INLINE void ck_panels(const CkColumns<C>& d, const Rows& rows, const Sink& si
   constexpr int tall = ck_tallest(M, kCkBlockRows);
   typedef CkBlocks<kCkBlockRows, tall> Blocks;
   const Blocks blocks(d.m);
-  for (i64 first = 0; first < blocks.count; first += Blocks::together) {
-    const i64 next = first + Blocks::together, last = next < blocks.count ? next : blocks.count;
+  for (i64 first = 0; first < blocks.count; first += blocks.together) {
+    const i64 next = first + blocks.together, last = next < blocks.count ? next : blocks.count;
     ck_panel_groups<C, tall, ck_panel_vectors(Blocks::tall)>(d, first, last, 0, rows, sink);
   }
 }

@@ -21,7 +21,7 @@ from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE
 
 VECTOR_BYTES = ITEM_SIZE["float32"] * SERVER.vector_lanes  # of the widest vectors of a core
-_TILE_ROWS, _INNER_ROWS, _INNER_BLOCK, _FEW_PRODUCTS = 96, 16, 4096, 256
+_TILE_ROWS, _INNER_ROWS, _INNER_BLOCK, _FEW_PRODUCTS = 192, 16, 4096, 256
 _LINES, _LINE_BYTES, _LEAST_LINE, _LINE_ROWS, _FAR_ROWS = 4, 8 << 10, 2 << 10, 4, 12  # cocktail_lines.h
 _FAR_BYTES, _FAR_MATRIX = 8 << 10, 4 << 20
 
@@ -209,7 +209,7 @@ def _blocks(f: Form) -> Loads:
 
 
 def _times(f: Form, vectors: int, columns: int) -> int:
-    """The number of reads of a panel of so many vectors where it is: for each tile of at most 96 rows, to
+    """The number of reads of a panel of so many vectors where it is: for each tile of at most 192 rows, to
     pack it; for each block of rows if it is dense already."""
     most = (2 if vectors * 64 <= 2 * f.vector else 1) * FACTORS.block_rows
     blocks = _above(f.m, most)

@@ -132,7 +132,7 @@ def test_units_share_the_trips_of_a_parallel_loop():
 
 
 def test_a_product_by_blocks():
-    """32-byte vectors: the left operand is read for each group of 16 columns, the right one for each 96
+    """32-byte vectors: the left operand is read for each group of 16 columns, the right one for each 192
     rows."""
 
     def form(m, n, k, **strides):
@@ -142,7 +142,7 @@ def test_a_product_by_blocks():
     assert product_loads(form(1, 64, 128)) == Loads(128, 64 * 128, 0, 64)
     assert product_loads(form(1, 64, 512)) == Loads(512, 64 * 512, 64, 128)
     assert product_loads(form(96, 64, 128)) == Loads(96 * 128 * 4, 64 * 128, 0, 96 * 64)
-    assert product_loads(form(192, 64, 128)) == Loads(192 * 128 * 4, 2 * 64 * 128, 0, 192 * 64)
+    assert product_loads(form(384, 64, 128)) == Loads(384 * 128 * 4, 2 * 64 * 128, 0, 384 * 64)
     packed = product_loads(form(96, 16, 128))  # read where it is, by 16 blocks of six rows
     assert packed == Loads(96 * 128, 16 * 16 * 128, 0, 96 * 16)
     inner = product_loads(form(2, 64, 128, b_k=1, b_n=128))
