@@ -10,6 +10,8 @@ import jax
 
 from benchmarks.census.measure import FORMS, TRIPS
 from benchmarks.census.patterns import PATTERNS, Pattern, in_loop
+from jax_cocktail.codegen.machines import machine_of
+from jax_cocktail.device.host import SERVER, HostSpec
 from jax_cocktail.lowering.choice.variants import Prepared, prepare
 from jax_cocktail_tools.models import MODELS
 from jax_cocktail_tools.models.programs import PROGRAMS
@@ -23,11 +25,14 @@ class Case:
     make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
     memory_bound: bool = False
 
-    def prepared(self) -> tuple[Prepared, Any, list[Any]]:
-        """The captured program, its jaxpr, which has to live as long, and the flat arguments."""
+    def prepared(self, host: HostSpec = SERVER) -> tuple[Prepared, Any, list[Any]]:
+        """The captured program, its jaxpr, which has to live as long, and the flat arguments. `host`: for
+        prices."""
         function, arguments = self.make()
         closed = jax.make_jaxpr(function)(*arguments)
-        return prepare(closed, "rank", memory_bound=self.memory_bound), closed, jax.tree.leaves(arguments)
+        machine = machine_of(None, host=host)
+        prepared = prepare(closed, "rank", machine, memory_bound=self.memory_bound)
+        return prepared, closed, jax.tree.leaves(arguments)
 
 
 def _pattern(pattern: Pattern, form: str) -> Case:

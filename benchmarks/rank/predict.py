@@ -49,14 +49,14 @@ def entries(record: Record) -> Iterator[Entry]:
     cases = {case.name: case for case in CASES}
     for row in record.rows:
         if row.case in cases:
-            prepared, _closed, _ = cases[row.case].prepared()
+            prepared, _closed, _ = cases[row.case].prepared(record.host)
             yield from _row(row, prepared, record.cores)
 
 
 def _row(row: Row, prepared: Prepared, cores: int) -> Iterator[Entry]:
     machine, programs = prepared.machine, [fix_unit_count(p, 1) for p in prepared.programs]
     stock = (
-        sum(stock_limit(p, cores) for p in programs),
+        sum(stock_limit(p, cores, machine.host) for p in programs),
         sum(stock_price(p, cores, machine).seconds for p in programs),
     )
     yield Entry(row.case, STOCK, row.stock, dict(zip(MODELS, stock, strict=True)))
@@ -65,7 +65,7 @@ def _row(row: Row, prepared: Prepared, cores: int) -> Iterator[Entry]:
             continue
         planned = [emitted(prepared, candidate, n) for n in range(len(programs))]
         ours = (
-            sum(our_limit(e.program, e.mesh.units) for e in planned),
+            sum(our_limit(e.program, e.mesh.units, machine.host) for e in planned),
             sum(our_price(e.program, e.mesh.units, machine, e.plan).seconds for e in planned),
         )
         yield Entry(row.case, name, row.ours[name], dict(zip(MODELS, ours, strict=True)))

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import jax
@@ -14,12 +14,15 @@ import jax
 from benchmarks.census.measure import MOST_CALLS
 from benchmarks.rank.cases import Case
 from jax_cocktail.config import Options
+from jax_cocktail.device import processor
+from jax_cocktail.device.host import SERVER, Figures, HostSpec, from_table
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.choice.decisions import Plan, cores
 from jax_cocktail.lowering.choice.variants import Prepared, building, emitted, rewritten
 from jax_cocktail.lowering.edge import custom_call
 from jax_cocktail.lowering.run.stopwatch import runner
 from jax_cocktail.lowering.state import Mark
+from jax_cocktail.runtime import host_figures
 from jax_cocktail.schedule.policy import candidates
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail_tools.commands.machine import this_machine
@@ -42,13 +45,22 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The times of one machine."""
+    """The times of one machine. `lanes`, `caches`, `figures`: of its processor, for prices; without them, the
+    table's of a server core count."""
 
     date: str
     cpu: str
     cores: int
     jax: str
     rows: tuple[Row, ...]
+    lanes: int = SERVER.vector_lanes
+    caches: tuple[int, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def host(self) -> HostSpec:
+        spec = from_table(self.lanes, self.caches)
+        return spec.with_figures(Figures(**self.figures)) if self.figures else spec
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
@@ -56,13 +68,16 @@ class Record:
 
 def read(path: Path) -> Record:
     facts = json.loads(path.read_text(encoding="utf-8"))
-    return Record(**{**facts, "rows": tuple(Row(**row) for row in facts["rows"])})
+    caches = tuple(facts.get("caches", ()))
+    return Record(**{**facts, "rows": tuple(Row(**row) for row in facts["rows"]), "caches": caches})
 
 
 def new(rows: Iterable[Row]) -> Record:
     """A record of this machine."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return Record(today, this_machine().processor, cores(), jax.__version__, tuple(rows))
+    where = today, this_machine().processor, cores(), jax.__version__
+    figures = host_figures.measured()._asdict()
+    return Record(*where, tuple(rows), processor.vector_lanes(), processor.cache_sizes(), figures)
 
 
 def merged(before: Record | None, now: Record) -> Record:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from jax_cocktail.cost.footprint import NO_TIME, bytes_of, bytes_of_group, touched_bytes
 from jax_cocktail.cost.vector import Vector
 from jax_cocktail.cost.work import trips, work
-from jax_cocktail.device.host import SERVER, Rates
+from jax_cocktail.device.host import HostSpec, Rates
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -31,42 +31,42 @@ class _Sum(Vector):
     seconds: float = 0.0  # of launches
 
 
-def our_limit(program: UProgram, units: int) -> float:
+def our_limit(program: UProgram, units: int, host: HostSpec) -> float:
     """Seconds of one call of a planned program on that many units."""
-    return SERVER.launch_seconds + _seconds(program.entry, SERVER.ours, units)
+    return host.launch_seconds + _seconds(program.entry, host.ours, units, host)
 
 
-def stock_limit(program: UProgram, cores: int) -> float:
+def stock_limit(program: UProgram, cores: int, host: HostSpec) -> float:
     """Seconds of one call of a translated program under stock XLA on that many cores."""
-    return _seconds(program.entry, SERVER.stock, cores)
+    return _seconds(program.entry, host.stock, cores, host)
 
 
-def _seconds(entry: Region, rates: Rates, units: int) -> float:
-    found = _region(entry, rates)
-    rate = SERVER.bandwidth(touched_bytes(entry.body, 1))
-    peak = max(SERVER.stock.heavy, SERVER.ours.heavy)
+def _seconds(entry: Region, rates: Rates, units: int, host: HostSpec) -> float:
+    found = _region(entry, rates, host)
+    rate = host.bandwidth(touched_bytes(entry.body, 1), units)
+    peak = max(host.stock.heavy, host.ours.heavy)
     return max(found.bytes / (units * rate), found.flops / (units * peak)) + found.seconds
 
 
-def _region(region: Region, rates: Rates) -> _Sum:
-    return sum((_statement(s, rates) for s in region.body), _Sum())
+def _region(region: Region, rates: Rates, host: HostSpec) -> _Sum:
+    return sum((_statement(s, rates, host) for s in region.body), _Sum())
 
 
-def _statement(statement: Statement, rates: Rates) -> _Sum:
+def _statement(statement: Statement, rates: Rates, host: HostSpec) -> _Sum:
     if isinstance(statement, LoopUTask):
-        return sum((_region(r, rates) for r in statement.regions), _Sum()) * trips(statement)
+        return sum((_region(r, rates, host) for r in statement.regions), _Sum()) * trips(statement)
     if isinstance(statement, BranchUTask):
-        sides = [_region(r, rates) for r in statement.branches]
+        sides = [_region(r, rates, host) for r in statement.branches]
         return sum(sides, _Sum()) * (1 / len(sides))
     if isinstance(statement, StitchedUTask):
         return _Sum(sum(bytes_of_group(statement).values()), work(statement).flops)
-    return _operator(statement, rates)
+    return _operator(statement, rates, host)
 
 
-def _operator(operator: UOperator, rates: Rates) -> _Sum:
+def _operator(operator: UOperator, rates: Rates, host: HostSpec) -> _Sum:
     if operator.kind == "wait":
-        return _Sum(seconds=SERVER.barrier_seconds)
+        return _Sum(seconds=host.barrier_seconds)
     if operator.kind in NO_TIME:
         return _Sum()
-    launch = 0.0 if rates is SERVER.ours else rates.dispatch
+    launch = 0.0 if rates is host.ours else rates.dispatch
     return _Sum(sum(bytes_of(operator).values()), work(operator).flops, launch)

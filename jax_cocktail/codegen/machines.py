@@ -8,6 +8,7 @@ from dataclasses import replace
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.codegen.rocm import rocm
+from jax_cocktail.device.host import SERVER, HostSpec
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
@@ -21,10 +22,10 @@ _TARGETS: dict[str, Callable[[int, DeviceSpec], Target]] = {  # by platform; of 
 }
 
 
-def machine_of(spec: DeviceSpec | None, threads: int | None = None) -> Machine:
-    """The host, or a GPU with this many threads per block; None: its target's default."""
+def machine_of(spec: DeviceSpec | None, threads: int | None = None, host: HostSpec = SERVER) -> Machine:
+    """The host with these figures, or a GPU with this many threads per block; None: its target's default."""
     if spec is None:
-        return HOST
+        return HOST if host is SERVER else replace(HOST, host=host)
     if spec.platform not in _TARGETS:
         raise UnsupportedError(f"no code is made for the platform {spec.platform}")
     return Machine(_TARGETS[spec.platform](BLOCK.threads if threads is None else threads, spec), spec)

@@ -6,7 +6,7 @@ runtime the units share a statement in a parallel loop, one unit (or each for it
 else, and a barrier costs two transfers of a cache line. A statement takes the time of its arithmetic or of
 its memory, whichever is longer; memory is as fast as the smallest level that holds the data of one iteration
 of the enclosing loop. (The price of a fusion plan in FusionStitching, Zheng et al. 2020, section 5, has the
-same parts.) The rates are those of `device.host`.
+same parts.) The rates are those of a `HostSpec`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from math import ceil
 from jax_cocktail.cost.footprint import NO_TIME, bytes_of, bytes_of_group, bytes_of_pieces, touched_bytes
 from jax_cocktail.cost.vector import Price, mean
 from jax_cocktail.cost.work import element_flops, rows, trips, work
-from jax_cocktail.device.host import SERVER, Rates
+from jax_cocktail.device.host import HostSpec, Rates
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -35,51 +35,58 @@ from jax_cocktail.utask.operators import PARTIAL, PRODUCTS, UPDATES, VIEWS
 _VIEWS = VIEWS - NO_TIME  # free in a runtime that has views
 
 
-def stock_price(program: UProgram, cores: int) -> Price:
+def stock_price(program: UProgram, cores: int, host: HostSpec) -> Price:
     """The price of one call of a translated program under stock XLA on that many cores."""
-    return _priced(program.entry, _Context(SERVER.stock, cores))
+    return _priced(program.entry, _Context(host, host.stock, cores))
 
 
-def undispatched_price(program: UProgram, cores: int) -> Price:
+def undispatched_price(program: UProgram, cores: int, host: HostSpec) -> Price:
     """The price without the time that its runtime takes to dispatch kernels."""
-    return _priced(program.entry, _Context(replace(SERVER.stock, dispatch=0.0), cores))
+    return _priced(program.entry, _Context(host, replace(host.stock, dispatch=0.0), cores))
 
 
-def our_price(program: UProgram, units: int) -> Price:
+def our_price(program: UProgram, units: int, host: HostSpec) -> Price:
     """The price of one call of a planned program on that many units."""
-    call = Price(SERVER.launch_seconds + (SERVER.wake_seconds if units > 1 else 0.0))
-    return _priced(program.entry, _Context(SERVER.ours, units)) + call
+    call = Price(host.launch_seconds + (host.wake_seconds if units > 1 else 0.0))
+    return _priced(program.entry, _Context(host, host.ours, units)) + call
 
 
-def statement_seconds(program: UProgram, units: int) -> dict[int, float]:
+def statement_seconds(program: UProgram, units: int, host: HostSpec) -> dict[int, float]:
     """Seconds of one execution of each statement of a planned program, by its identity. What is inside a
     parallel loop is priced for one part."""
     found: dict[int, float] = {}
-    _priced(program.entry, _Context(SERVER.ours, units, found=found))
+    _priced(program.entry, _Context(host, host.ours, units, found=found))
     return found
 
 
-def statement_price(statement: Statement, rates: Rates, cores: int) -> Price:
-    """The price of one execution of a statement, whatever surrounds it."""
-    context = _Context(rates, cores)
-    return _statement(statement, replace(context, bandwidth=SERVER.bandwidth(touched_bytes((statement,), 1))))
+def statement_price(statement: Statement, rates: Rates, cores: int, host: HostSpec) -> Price:
+    """The price of one execution of a statement, whatever surrounds it, at the `rates` of one runtime."""
+    context = _Context(host, rates, cores)
+    return _statement(statement, replace(context, bandwidth=host.bandwidth(touched_bytes((statement,), 1))))
 
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """The surroundings of a statement: the runtime and its cores; whether one core has it to itself already;
-    the rate of the memory with the data of an iteration. `found`: collects the seconds of statements."""
+    """The surroundings of a statement: the host, the runtime and its cores; whether one core has it to itself
+    already; the rate of the memory with the data of an iteration. `found`: collects the seconds of
+    statements."""
 
+    host: HostSpec
     rates: Rates
     cores: int
     alone: bool = False
-    bandwidth: float = field(default=SERVER.levels[-1][1])
+    bandwidth: float = 0.0
     found: dict[int, float] | None = field(default=None, compare=False)
+
+    def reread(self, touched: float) -> float:
+        """Bytes per second of each core at which all of them reread so many bytes. Stock XLA spreads heavy
+        operators alone, so memory serves one core."""
+        return self.host.bandwidth(touched, 1 if self.rates.spreads else self.cores)
 
 
 def _priced(region: Region, context: _Context) -> Price:
     units = 1 if context.alone else context.cores
-    inside = replace(context, bandwidth=SERVER.bandwidth(touched_bytes(region.body, units)))
+    inside = replace(context, bandwidth=context.reread(touched_bytes(region.body, units)))
     return _in_turn(region, inside)
 
 
@@ -124,7 +131,7 @@ def _loop(loop: LoopUTask, context: _Context) -> Price:
     if loop.parallel and not context.alone:
         # Each unit runs its parts one after the other; those with the most parts finish last. What a part
         # makes stays in the cache that holds the part.
-        near = max(context.bandwidth, SERVER.bandwidth(touched_bytes(loop.body.body, 1)))
+        near = max(context.bandwidth, context.reread(touched_bytes(loop.body.body, 1)))
         alone = replace(context, alone=True, bandwidth=near)
         fetched = bytes_of_pieces(loop.body.body) * (1 / context.bandwidth - 1 / near)
         once = sum((_statement(s, alone) for s in loop.body.body), Price(context.rates.dispatch + fetched))
@@ -137,7 +144,7 @@ def _loop(loop: LoopUTask, context: _Context) -> Price:
 def _stitched(group: StitchedUTask, context: _Context) -> Price:
     """One pass over memory; a product may be part of it."""
     heavy = sum((_heavy(member, context) for member in group.members if member.kind in PRODUCTS), Price())
-    flops = sum(light_flops(member) for member in group.members)
+    flops = sum(light_flops(member, context.host) for member in group.members)
     moved = sum(bytes_of_group(group).values())
     light = max(flops / context.rates.light, moved / context.bandwidth)
     return heavy + Price(context.rates.dispatch + (0.0 if heavy.seconds > light else light))
@@ -145,25 +152,25 @@ def _stitched(group: StitchedUTask, context: _Context) -> Price:
 
 def _operator(operator: UOperator, context: _Context) -> Price:
     if operator.kind == "wait":
-        return Price(SERVER.barrier_seconds)
+        return Price(context.host.barrier_seconds)
     if operator.kind in NO_TIME or (context.rates.views and operator.kind in _VIEWS):
         return Price()
     heavy = _heavy(operator, context)
     if heavy.seconds:
         return heavy + Price(context.rates.dispatch)
     moved = sum(bytes_of(operator).values())
-    return Price(
-        context.rates.dispatch + max(light_flops(operator) / context.rates.light, moved / context.bandwidth)
-    )
+    flops = light_flops(operator, context.host)
+    return Price(context.rates.dispatch + max(flops / context.rates.light, moved / context.bandwidth))
 
 
 def _heavy(operator: UOperator, context: _Context) -> Price:
-    flops = heavy_flops(operator)
+    flops = heavy_flops(operator, context.host)
     wide = 0.5 if operator.outputs[0].type.dtype == "float64" else 1.0
     full = 1.0
     if operator.kind == "conv":  # vectors run over output features
         features = operator.output.type.shape[operator.ints("out_spec")[1]]
-        full = max(features, 1) / (SERVER.vector_lanes * ceil(max(features, 1) / SERVER.vector_lanes))
+        lanes = context.host.vector_lanes
+        full = max(features, 1) / (lanes * ceil(max(features, 1) / lanes))
     seconds = flops / (context.rates.heavy * wide * full * (context.cores if context.rates.spreads else 1))
     convolution = seconds if operator.kind == "conv" else 0.0
     return Price(seconds, seconds, convolution, convolution)
@@ -172,19 +179,19 @@ def _heavy(operator: UOperator, context: _Context) -> Price:
 # ---- work of a statement -----------------------------------------------------------------------------------
 
 
-def light_flops(operator: UOperator) -> float:
+def light_flops(operator: UOperator, host: HostSpec) -> float:
     if operator.kind in PRODUCTS:
-        return 0.0 if heavy_flops(operator) else work(operator).flops / SERVER.thin_product
+        return 0.0 if heavy_flops(operator, host) else work(operator).flops / host.thin_product
     if operator.kind in PARTIAL:
         return 0.0
     values = (*operator.inputs, *operator.outputs) if operator.kind not in UPDATES else operator.inputs[1:]
     return max(v.type.size for v in values) * element_flops(operator)
 
 
-def heavy_flops(operator: UOperator) -> float:
+def heavy_flops(operator: UOperator, host: HostSpec) -> float:
     """Flops of a convolution, or of a product with enough rows that arithmetic limits it."""
     if operator.kind == "conv":
         return work(operator).flops
     if operator.kind != "dot":
         return 0.0
-    return work(operator).flops if min(rows(operator)) >= SERVER.few_rows else 0.0
+    return work(operator).flops if min(rows(operator)) >= host.few_rows else 0.0

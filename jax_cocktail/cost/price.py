@@ -10,7 +10,6 @@ from jax_cocktail.cost.gpu import gpu_price, spread_seconds
 from jax_cocktail.cost.vector import Comparison, Price
 from jax_cocktail.cost.work import runs, waits
 from jax_cocktail.cost.xla import xla_price, xla_seconds
-from jax_cocktail.device.host import SERVER
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import LoopUTask, Statement, UProgram, walk
@@ -34,14 +33,14 @@ def stock_price(program: UProgram, cores: int, machine: Machine) -> Price:
     """The price of one call of a translated program under stock XLA, on that many cores or on a GPU."""
     if machine.spec is not None:
         return xla_price(program, machine.spec)
-    return price_cpu.stock_price(program, cores)
+    return price_cpu.stock_price(program, cores, machine.host)
 
 
 def our_price(program: UProgram, units: int, machine: Machine, plan: MemoryPlan | None = None) -> Price:
     """The price of one call of a planned program on that many units. `plan`: what is in shared memory."""
     if machine.spec is not None:
         return gpu_price(program, units, machine.spec, plan, machine.target.threads)
-    return price_cpu.our_price(program, units)
+    return price_cpu.our_price(program, units, machine.host)
 
 
 def dispatch_seconds(program: UProgram, cores: int, machine: Machine, stock: Price) -> float:
@@ -49,12 +48,14 @@ def dispatch_seconds(program: UProgram, cores: int, machine: Machine, stock: Pri
     program without loops, and on a GPU."""
     if machine.is_gpu or not any(isinstance(s, LoopUTask) for s in walk(program.entry)):
         return 0.0
-    return stock.seconds - price_cpu.undispatched_price(program, cores).seconds
+    return stock.seconds - price_cpu.undispatched_price(program, cores, machine.host).seconds
 
 
 def launch_seconds(machine: Machine) -> float:
     """Seconds to launch a call of ours in stock XLA's program."""
-    return SERVER.launch_seconds if machine.spec is None else machine.spec.launch_seconds + BLOCK.ramp_seconds
+    if machine.spec is None:
+        return machine.host.launch_seconds
+    return machine.spec.launch_seconds + BLOCK.ramp_seconds
 
 
 def profile(statement: Statement, cores: int, units: int, machine: Machine) -> tuple[float, float]:
@@ -62,9 +63,10 @@ def profile(statement: Statement, cores: int, units: int, machine: Machine) -> t
     operators."""
     if machine.spec is not None:
         return spread_seconds(statement, units, machine.spec), xla_seconds(statement, machine.spec)
-    ours = price_cpu.statement_price(statement, SERVER.ours, units)
+    host = machine.host
+    ours = price_cpu.statement_price(statement, host.ours, units, host)
     spread = ours.seconds - ours.heavy * (1 - 1 / units)
-    return spread, price_cpu.statement_price(statement, SERVER.stock, cores).seconds
+    return spread, price_cpu.statement_price(statement, host.stock, cores, host).seconds
 
 
 def barriers_per_iteration(program: UProgram) -> tuple[tuple[LoopUTask, int], ...]:
@@ -85,4 +87,4 @@ def statement_seconds(program: UProgram, units: int, machine: Machine) -> Mappin
     inside a parallel loop is priced for one part."""
     if machine.spec is not None:
         return price_gpu.statement_seconds(program, units, machine.spec, machine.target.threads)
-    return price_cpu.statement_seconds(program, units)
+    return price_cpu.statement_seconds(program, units, machine.host)

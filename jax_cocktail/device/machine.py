@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jax_cocktail.device.block import Block
+from jax_cocktail.device.host import SERVER, HostSpec
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
 
@@ -16,10 +17,12 @@ class Machine:
     Attributes:
       target: the target's spellings.
       spec: the GPU's specification; None for the host, whose units are single threads.
+      host: the figures of the host, for prices: what is planned does not depend on them.
     """
 
     target: Target
     spec: DeviceSpec | None = None
+    host: HostSpec = SERVER
 
     def __post_init__(self) -> None:
         if self.spec is not None:

@@ -22,6 +22,7 @@ from jax_cocktail.build import command, cuda, rocm
 from jax_cocktail.build.host import host_toolchain, program_flags
 from jax_cocktail.build.job import Toolchain
 from jax_cocktail.errors import BuildError
+from jax_cocktail.runtime import host_figures
 from jax_cocktail.runtime.drivers import CUDA, HIP
 from jax_cocktail_tools.commands import cache as cache_command
 from jax_cocktail_tools.commands.machine import this_machine
@@ -258,6 +259,16 @@ def machine() -> Iterator[Check]:
         little = min([*limits, *([free] if free is not None else [])]) < LITTLE_MEMORY
         remedy = "end other programs: compilers may run out of memory" if little else ""
         yield Check("memory", WARNING if little else OK, text, remedy)
+    yield Check("figures of a core", OK, _figures())
+
+
+def _figures() -> str:
+    """The figures by which prices are made, and where they come from."""
+    spec = host_figures.host()
+    caches = ", ".join(f"{size >> 10} KiB at {rate / 1e9:.0f} GB/s" for size, rate in spec.levels)
+    source = "measured" if host_figures.is_measured() else "of a table until the background has measured them"
+    memory = f"memory at {spec.memory_rate / 1e9:.0f} GB/s"
+    return f"{caches}, {memory}, products at {spec.ours.heavy / 1e9:.0f} GFLOP/s: {source}"
 
 
 # ---- what jax says -----------------------------------------------------------------------------------------

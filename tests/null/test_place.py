@@ -10,6 +10,7 @@ import pytest
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.compiler import emit
 from jax_cocktail.cost.cpu import our_price
+from jax_cocktail.device.host import SERVER
 from jax_cocktail.placement.bound import recurrence_bound
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
@@ -269,7 +270,8 @@ def test_units_compute_uneven_parts_at_the_same_time():
     """Two loops of one part each are not priced one after the other."""
     divided = emit(lstm(1, 253), candidate=Candidate(units=2)).program
     assert {(s.trip_count, s.first) for s in parallel(divided)} == {(1, 0), (1, 1)}
-    assert our_price(divided, 2).seconds < 0.75 * our_price(emit(lstm(1, 253)).program, 1).seconds
+    whole = our_price(emit(lstm(1, 253)).program, 1, SERVER)
+    assert our_price(divided, 2, SERVER).seconds < 0.75 * whole.seconds
 
 
 def test_uneven_parts_in_a_branch():
@@ -283,9 +285,10 @@ def test_uneven_parts_in_a_branch():
 
     types = ["float32[1,509]", "float32[509,509]"]
     inside, outside = build([*types, "int32[]"], either), build(types, twice)
-    price = [our_price(emit(p, candidate=Candidate(units=2)).program, 2).seconds for p in (inside, outside)]
+    planned = (emit(p, candidate=Candidate(units=2)).program for p in (inside, outside))
+    price = [our_price(p, 2, SERVER).seconds for p in planned]
     assert price[0] < 1.6 * price[1]
-    alone = our_price(emit(outside).program, 1).seconds
+    alone = our_price(emit(outside).program, 1, SERVER).seconds
     assert price[1] < 0.75 * alone
 
 

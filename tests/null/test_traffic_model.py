@@ -12,6 +12,7 @@ from jax_cocktail.codegen.traffic import Moved, traffic
 from jax_cocktail.compiler import emit
 from jax_cocktail.cost.cpu import our_price
 from jax_cocktail.cost.cpu_products import Form, Loads, product_loads
+from jax_cocktail.device.host import SERVER
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.utask.candidate import SINGLE, Candidate
@@ -217,7 +218,7 @@ def test_prices_of_scatters_take_the_bytes_that_they_move():
 
         types = [f"float32[{count},64]", "int32[4,1]", "float32[4,64]"]
         program = build(types, body, donated=(0,))
-        return our_price(emit(program).program, 1).seconds, predicted(program).total().bytes
+        return our_price(emit(program).program, 1, SERVER).seconds, predicted(program).total().bytes
 
     (small, least), (large, most) = moved(64), moved(256)
     assert least == most

@@ -19,6 +19,7 @@ from jax_cocktail.lowering.choice.variants import (
     Prepared,
     Translated,
     device_of,
+    host_of,
     possible,
     prepare,
     program_keys,
@@ -73,7 +74,7 @@ class Request:
 
     @cached_property
     def machine(self) -> Machine:
-        return machine_of(spec_of(self.mark, self.platform))
+        return machine_of(spec_of(self.mark, self.platform), host=host_of(self.mark))
 
     @cached_property
     def units(self) -> int:

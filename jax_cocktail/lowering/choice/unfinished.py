@@ -26,10 +26,11 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.choice import plan_cache
 from jax_cocktail.lowering.choice.request import Request, known_survey
-from jax_cocktail.lowering.choice.variants import Translated, program_keys, store_programs
+from jax_cocktail.lowering.choice.variants import Translated, host_of, program_keys, store_programs
 from jax_cocktail.lowering.run.background import before_end, may_detach
 from jax_cocktail.lowering.state import HURRYING, Mark, go_on
 from jax_cocktail.memory import MEMORY
+from jax_cocktail.runtime import host_figures
 from jax_cocktail.utask.ir import UProgram
 
 MOST_BYTES = 64 << 20  # of what is handed over
@@ -149,6 +150,8 @@ def finish_all() -> None:
     for call in pickle.load(sys.stdin.buffer):
         with suppress(Exception):  # the next run tells the user
             finish(call)
+    with suppress(Exception):  # the table's figures do
+        host_figures.measure_once()
 
 
 def finish(call: Unfinished) -> None:
@@ -158,7 +161,7 @@ def finish(call: Unfinished) -> None:
     """
     from jax_cocktail.lowering.choice.decide import worth_building  # and all that plans and measures
 
-    options, machine = call.mark.options, machine_of(call.spec)
+    options, machine = call.mark.options, machine_of(call.spec, host=host_of(call.mark))
     translated = Translated(machine=machine, programs=call.programs, memory_bound=call.memory_bound)
     thorough = options.profile == "full"
     found = known_survey(translated, call.units, call.mark, thorough)
