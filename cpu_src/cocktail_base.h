@@ -59,6 +59,11 @@ constexpr i32 ck_row_start(i32 k) {
 #else
 #define CK_VECTOR_BYTES 16
 #endif
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define CK_VECTOR_REGISTERS 32
+#else
+#define CK_VECTOR_REGISTERS 16
+#endif
 
 // a * b + c. One rounding where the machine has it; never a library call.
 #if defined(__FMA__) || defined(__aarch64__)

@@ -31,8 +31,8 @@ constexpr i64 kCkMany = 0x3fffffff, kCkSome = kCkMany - 1;
 constexpr i64 kCkSomeRows = 32;
 constexpr i64 kCkManyRows = 132;
 static_assert(kCkManyRows >= 2 * kCkBlockRows * (2 * kCkBlockRows - 1), "the tallest blocks, and one less");
-// Columns in flight: 32 registers with 64-byte vectors, else 16.
-constexpr int kCkColumnVectors = CK_VECTOR_BYTES == 64 ? 4 : 2;
+// Columns in flight.
+constexpr int kCkColumnVectors = CK_VECTOR_REGISTERS == 32 ? 4 : 2;
 
 // Memory of type T can be read as C.
 template <class C, class T>
@@ -272,9 +272,9 @@ constexpr int ck_tallest(i64 m, i64 most) {
 }
 
 // The most rows of a block of VECTORS vectors: narrow ones need twice as many to hide the latency of a sum.
-template <int BYTES, int VECTORS>
+template <int VECTORS>
 struct CkTall {
-  static constexpr int most = VECTORS * 64 <= 2 * BYTES ? 2 * kCkBlockRows : kCkBlockRows;
+  static constexpr int most = 2 * VECTORS <= kCkColumnVectors ? 2 * kCkBlockRows : kCkBlockRows;
 };
 
 // How m rows are divided into `count` blocks: the first `high` have TALL rows each, the others one row less.
@@ -315,7 +315,7 @@ CK_INLINE void ck_gemm_blocks(const CkBlocks<MOST, TALL>& blocks, i64 block, i64
 template <class C, int BYTES, int VECTORS, int TALL, class Rows, class B>
 CK_INLINE void ck_gemm_rows(const CkColumns<B>& d, i64 first, i64 last, i64 j, i64 columns, const Rows& rows,
                             C* tile, i64 tile_m, C* panel) {
-  typedef CkBlocks<CkTall<BYTES, VECTORS>::most, TALL> Blocks;
+  typedef CkBlocks<CkTall<VECTORS>::most, TALL> Blocks;
   constexpr i64 width = VECTORS * CkVector<C, BYTES>::lanes;
   constexpr int tall = Blocks::tall;
   const Blocks blocks(d.m);
@@ -344,7 +344,7 @@ CK_INLINE void ck_gemm_rows(const CkColumns<B>& d, i64 first, i64 last, i64 j, i
 template <class C, int BYTES, int VECTORS, int TALL, class Rows, class B, class Sink>
 CK_NOINLINE void ck_gemm_columns(const CkColumns<B>& d, i64 from, i64 to, const Rows& rows,
                                  const Sink& sink) {
-  typedef CkBlocks<CkTall<BYTES, VECTORS>::most, TALL> Blocks;
+  typedef CkBlocks<CkTall<VECTORS>::most, TALL> Blocks;
   constexpr i64 width = VECTORS * CkVector<C, BYTES>::lanes;
   alignas(64) C panel[kCkDepth * width], tile[kCkTileRows * width];
   const Blocks blocks(d.m);
@@ -369,9 +369,9 @@ CK_NOINLINE void ck_gemm_columns(const CkColumns<B>& d, i64 from, i64 to, const 
 template <class C, int M, int GROUPS, class Rows, class B, class Sink>
 CK_INLINE void ck_gemm(const CkColumns<B>& d, const Rows& rows, const Sink& sink) {
   constexpr i64 lanes = CkVector<C, CK_VECTOR_BYTES>::lanes, width = kCkColumnVectors * lanes;
-  constexpr int wide = ck_tallest(M, CkTall<CK_VECTOR_BYTES, kCkColumnVectors>::most);
-  constexpr int two = ck_tallest(M, CkTall<CK_VECTOR_BYTES, 2>::most);
-  constexpr int one = ck_tallest(M, CkTall<CK_VECTOR_BYTES, 1>::most);
+  constexpr int wide = ck_tallest(M, CkTall<kCkColumnVectors>::most);
+  constexpr int two = ck_tallest(M, CkTall<2>::most);
+  constexpr int one = ck_tallest(M, CkTall<1>::most);
   const i64 whole = d.n / width * width, vectors = (d.n - whole + lanes - 1) / lanes;
   if constexpr ((GROUPS & 8) != 0) {
     ck_gemm_columns<C, CK_VECTOR_BYTES, kCkColumnVectors, wide>(d, 0, whole, rows, sink);
@@ -394,11 +394,11 @@ constexpr int ck_gemm_groups(i64 n, i64 lanes) {
 
 // ---- few rows -------------------------------------------------------------------------------------------
 
-constexpr i64 kCkGemvRows = CK_VECTOR_BYTES == 64 ? 12 : 6;
+constexpr i64 kCkGemvRows = CK_VECTOR_REGISTERS == 32 ? 12 : 6;
 
 // Vectors of columns in flight: enough sums to hide the latency of a product, as many as there are registers.
 constexpr int ck_gemv_widest(i64 rows) {
-  const int registers = CK_VECTOR_BYTES == 64 ? 24 : 12;
+  const int registers = CK_VECTOR_REGISTERS == 32 ? 24 : 12;
   return rows == 1 || 8 * rows <= registers ? 8 : 4 * rows <= registers ? 4 : 2;
 }
 

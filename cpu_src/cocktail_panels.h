@@ -13,7 +13,7 @@ constexpr i64 kCkPanels = 0x2000000000000000;
 // Vectors of columns in flight beside so many rows: enough sums to hide the latency of a product, as many as
 // there are registers.
 constexpr int ck_panel_vectors(int rows) {
-  const int registers = CK_VECTOR_BYTES == 64 ? 24 : 11;
+  const int registers = CK_VECTOR_REGISTERS == 32 ? 24 : 11;
   return 8 * rows <= registers ? 8 : 4 * rows <= registers ? 4 : kCkColumnVectors;
 }
 

@@ -116,7 +116,11 @@ struct CkRaw {
 #else
 #define CK_WIDENS(BYTES) false
 #endif
+#if defined(__x86_64__)
 #define CK_WIDEN(NAME) asm(NAME " %1, %0" : "=v"(vector) : "m"(*from))
+#else
+#define CK_WIDEN(NAME) __builtin_trap()  // CK_WIDENS is false
+#endif
 
 template <int FROM, int TO, bool SIGNED, class V, class M>
 CK_INLINE V ck_widen(const M* from) {

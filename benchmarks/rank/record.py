@@ -76,7 +76,7 @@ def new(rows: Iterable[Row]) -> Record:
     """A record of this machine."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     where = today, this_machine().processor, cores(), jax.__version__
-    figures = host_figures.measured()._asdict()
+    figures = dataclasses.asdict(host_figures.measured())
     return Record(*where, tuple(rows), processor.vector_lanes(), processor.cache_sizes(), figures)
 
 

@@ -7,8 +7,7 @@ Bytes, seconds, and bytes or flops per second of one core. A measurement of a wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import astuple, dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +84,8 @@ class HostSpec:
 
     def with_figures(self, found: Figures) -> HostSpec:
         """The host with the figures that were measured and are plausible."""
-        base = Figures.of(self)
-        f = Figures(*(new if _plausible(new, old) else old for new, old in zip(found, base, strict=True)))
+        pairs = zip(astuple(found), astuple(Figures.of(self)), strict=True)
+        f = Figures(*(new if _plausible(new, old) else old for new, old in pairs))
         rates = f.near, f.middle, f.far
         return replace(
             self,
@@ -99,7 +98,8 @@ class HostSpec:
         )
 
 
-class Figures(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Figures:
     """Figures of a host that can be measured: see `HostSpec`. `near`, `middle`, `far`: bytes per second that
     a core reads from the three levels of cache; `heavy`, `light`: see `Rates`; `barrier`: seconds."""
 

@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -91,21 +90,7 @@ CK_EXPORT void ck_program() {{}}
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """The figures of a processor, as they are stored."""
-
-    near: float
-    middle: float
-    far: float
-    memory: float
-    memory_all: float
-    heavy: float
-    light: float
-    barrier: float
-
-
-_STORE = Store(Record, FOLDER, "host-")
+_STORE = Store(Figures, FOLDER, "host-")
 
 
 def host(measured: bool = True) -> HostSpec:
@@ -124,20 +109,15 @@ def is_measured() -> bool:
 def _known(folder: str) -> Figures | None:
     """The figures in the cache folder when this process asked first: prices do not change while it runs."""
     del folder  # where `_STORE` looks
-    return _stored()
-
-
-def _stored() -> Figures | None:
-    found = _STORE.load(processor.name())
-    return None if found is None else Figures(*(getattr(found, each) for each in Figures._fields))
+    return _STORE.load(processor.name())
 
 
 def measure_once() -> None:
     """Measures this machine, unless that has been done or another process does it. Later processes use the
     figures. Raises BuildError."""
     with cache.one_at_a_time(FOLDER, f"host-{processor.name()}", LOCK_SECONDS) as ours:
-        if ours and _stored() is None:
-            _STORE.store(processor.name(), Record(*measured()))
+        if ours and _STORE.load(processor.name()) is None:
+            _STORE.store(processor.name(), measured())
 
 
 def measured() -> Figures:

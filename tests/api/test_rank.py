@@ -20,18 +20,27 @@ pytestmark = pytest.mark.all_candidates  # about the choice, or what is remember
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 RECORDS = sorted(RESULTS.glob("rank_*.json"))
-# The least tau over our rows, over stock XLA's and over the choices of a case, and the largest overestimate.
-LEAST = {"SOL": (0.70, 0.74, -0.10, 240.0), "projected": (0.78, 0.76, 0.68, 30.0)}
+# The least tau over our rows, over stock XLA's and over the choices of a case, and the largest overestimate:
+# that of programs whose loops jax 0.12 compiles to one kernel, which the price of a whole call asks XLA about.
+LEAST = {
+    "rank_xeon_2_cores": {"SOL": (0.70, 0.74, -0.10, 240.0), "projected": (0.78, 0.76, 0.68, 30.0)},
+    "rank_epyc_2_cores": {"SOL": (0.72, 0.72, -0.26, 3100.0), "projected": (0.79, 0.73, 0.64, 760.0)},
+}
 
 
 @pytest.fixture(scope="module", params=RECORDS, ids=lambda path: path.stem)
-def found(request):
-    return list(entries(read(request.param)))
+def record(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def found(record):
+    return list(entries(read(record)))
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_model_ranks_what_was_measured(found, model):
-    rank, (ours, stock, choices, overestimate) = ranks(found, model), LEAST[model]
+def test_a_model_ranks_what_was_measured(record, found, model):
+    rank, (ours, stock, choices, overestimate) = ranks(found, model), LEAST[record.stem][model]
     assert rank.ours >= ours and rank.stock >= stock and rank.choices >= choices, rank
     assert rank.overestimate <= overestimate, rank
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
@@ -60,9 +60,9 @@ def test_memory_serves_all_cores() -> None:
 def test_figures_that_no_processor_has_are_not_taken() -> None:
     table = Figures.of(NARROW)
     assert NARROW.with_figures(table) == NARROW
-    wrong = Figures(*(figure * 1e3 for figure in table))
+    wrong = Figures(*(figure * 1e3 for figure in astuple(table)))
     assert NARROW.with_figures(wrong) == NARROW
-    faster = NARROW.with_figures(table._replace(heavy=150e9, barrier=0.0, memory=float("nan")))
+    faster = NARROW.with_figures(replace(table, heavy=150e9, barrier=0.0, memory=float("nan")))
     assert faster.ours.heavy == 150e9 and faster.stock.heavy == 2 * NARROW.stock.heavy
     assert (faster.barrier_seconds, faster.memory_rate) == (NARROW.barrier_seconds, NARROW.memory_rate)
 
@@ -83,7 +83,7 @@ def test_measured_once_for_later_processes(folder: Path, monkeypatch: pytest.Mon
 
 
 def test_a_damaged_record_is_none(folder: Path) -> None:
-    host_figures._STORE.store(processor.name(), host_figures.Record(*Figures.of(NARROW)))
+    host_figures._STORE.store(processor.name(), Figures.of(NARROW))
     assert host_figures.is_measured()
     host_figures._known.cache_clear()
     for file in (folder / host_figures.FOLDER).glob("host-*"):
