@@ -114,11 +114,12 @@ constexpr CkPlan ck_plan_for(CkShape shape, bool turns) {
   } else {
     constexpr i64 lanes = CkVector<C, CK_VECTOR_BYTES>::lanes;
     const CkPlan plan = ck_plan(shape, lanes, CkVector<C, 16>::lanes, turns);
-    if (plan.kernel != CK_GEMV && plan.kernel != CK_GEMM) return plan;
+    constexpr bool alike = CkAlike<C, A>::value && CkAlike<C, B>::value;
+    if (!alike || (plan.kernel != CK_GEMV && plan.kernel != CK_GEMM)) return plan;
     const CkShape s = ck_normal(shape);
     const bool turned = plan.transposed, whole = turned ? s.a_m == 1 && s.o_m == 1 : s.b_n == 1 && s.o_n == 1;
-    const bool lines = turned ? ck_reads_lines(s.n, s.m, s.k, s.a_k, sizeof(A), lanes)
-                              : ck_reads_lines(s.m, s.n, s.k, s.b_k, sizeof(B), lanes);
+    const bool lines = turned ? ck_reads_lines(s.n, s.m, s.k, s.a_k, sizeof(C), lanes)
+                              : ck_reads_lines(s.m, s.n, s.k, s.b_k, sizeof(C), lanes);
     return whole && lines ? CkPlan{CK_WHOLE_LINES, turned, plan.rows, 0} : plan;
   }
 }
@@ -163,7 +164,7 @@ template <class A, class B, class O>
 CK_NOINLINE void ck_dot_planned(CkKernel kernel, const CkDot<A, B, O>& d) {
   if (kernel == CK_INNER) {
     ck_dot_to<CK_INNER, 0, 0>(d);
-  } else if (kernel == CK_GEMM) {
+  } else if (kernel == CK_GEMM || (kernel == CK_WHOLE_LINES && d.m > kCkGemvRows)) {
     ck_dot_to<CK_GEMM, -1, 15>(d);
   } else if (kernel == CK_STRIDED) {
     ck_dot_strided(d);

@@ -1,14 +1,14 @@
 // Products of few rows with a matrix whose lines share sets of the caches. Read in strips of columns, such
 // lines evict each other, and the prefetcher fetches what lies behind a strip in vain. So a page of each line
-// is read at once, and the sums wait in the first cache. Their order is that of ck_gemv.
+// is read at once, and the sums wait in the nearest caches. Their order is that of ck_gemv.
 #ifndef COCKTAIL_LINES_H
 #define COCKTAIL_LINES_H
 
 #include "cocktail_gemm.h"
 
-// [M] Bytes that lines are multiples of apart: from the first on, they share sets of the first cache, and from
-// the second on of the second one, too. Up to so many rows, lines are then faster than strips. A matrix that is
-// no smaller than kCkFarMatrix comes from beyond both.
+// [M] Bytes that lines are multiples of apart: from the first on, they share sets of the first cache, and
+// from the second on of the second one, too. Up to so many rows, lines are then faster than strips. A matrix
+// that is no smaller than kCkFarMatrix comes from beyond both.
 constexpr i64 kCkAlikeBytes = 2 << 10, kCkFarBytes = 8 << 10, kCkFarMatrix = 4 << 20;
 constexpr i64 kCkLinesRows = 4, kCkFarRows = 12;
 constexpr i64 kCkLinesTogether = 4;       // their factors fill half of the registers, for two rows

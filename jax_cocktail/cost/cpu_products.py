@@ -211,7 +211,7 @@ def _blocks(f: Form) -> Loads:
 def _times(f: Form, vectors: int, columns: int) -> int:
     """The number of reads of a panel of so many vectors where it is: for each tile of at most 192 rows, to
     pack it; for each block of rows if it is dense already."""
-    most = (2 if vectors * 64 <= 2 * f.vector else 1) * FACTORS.block_rows
+    most = (2 if 2 * vectors <= f.most_vectors else 1) * FACTORS.block_rows
     blocks = _above(f.m, most)
     if f.alike and f.b_n == 1 and f.b_k == columns == vectors * f.lanes:
         return blocks

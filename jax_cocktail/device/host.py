@@ -77,8 +77,8 @@ class HostSpec:
         return next((rate for size, rate in self.levels if touched <= size), far)
 
     def with_caches(self, sizes: Sequence[int]) -> HostSpec:
-        """The host with caches of so many bytes, the nearest first; one without a size keeps the table's."""
-        known = [*sizes[: len(self.levels)], *(size for size, _ in self.levels[len(sizes) :])]
+        """The host with caches of so many bytes, the nearest first; one of 0 keeps the table's size."""
+        known = [size or table for size, (table, _) in zip(sizes, self.levels, strict=True)]
         rates = (rate for _, rate in self.levels)
         return replace(self, levels=tuple(zip(sorted(known), rates, strict=True)))
 
@@ -100,8 +100,9 @@ class HostSpec:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of a host that can be measured: see `HostSpec`. `near`, `middle`, `far`: bytes per second that
-    a core reads from the three levels of cache; `heavy`, `light`: see `Rates`; `barrier`: seconds."""
+    """Figures of a host that can be measured, 0 for what was not: see `HostSpec`. `near`, `middle`, `far`:
+    bytes per second that a core reads from the three levels of cache; `heavy`, `light`: see `Rates`;
+    `barrier`: seconds."""
 
     near: float
     middle: float
@@ -124,7 +125,7 @@ def _plausible(found: float, table: float) -> bool:
     return table / MOST_FROM_TABLE <= found <= table * MOST_FROM_TABLE
 
 
-MOST_FROM_TABLE = 20.0  # times the figure of the table, or a fraction of it
+MOST_FROM_TABLE = 6.0  # times the figure of the table, or a fraction of it
 
 
 SERVER = HostSpec(
@@ -154,6 +155,6 @@ NARROW = replace(
 
 def from_table(lanes: int, caches: Sequence[int]) -> HostSpec:
     """The table's figures for vectors of so many float32 values and caches of so many bytes, the nearest
-    first, of which the last is shared."""
+    first, of which the last is shared; 0: not known."""
     table = SERVER if lanes >= SERVER.vector_lanes else replace(NARROW, vector_lanes=max(lanes, 1))
     return table.with_caches(caches)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import platform
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,22 +20,22 @@ def table_spec() -> HostSpec:
     return from_table(vector_lanes(), cache_sizes())
 
 
-def name() -> str:
-    """A name of this processor and its caches, for figures that were measured on it."""
-    sizes = "-".join(map(str, cache_sizes()))
-    return hashlib.sha256(f"{_first('model name')} {_first('CPU part')} {sizes}".encode()).hexdigest()[:16]
+@functools.cache
+def name(cores: int) -> str:
+    """A name of so many cores of this processor and its caches, for figures that were measured on them."""
+    model = [_first(field) for field in ("model name", "CPU implementer", "CPU part")]
+    return hashlib.sha256(repr((model, cache_sizes(), cores)).encode()).hexdigest()[:16]
 
 
-def cache_sizes(folder: Path = _CACHES) -> tuple[int, ...]:
-    """Bytes of the data caches of a core, the nearest first; () if they cannot be read."""
-    found: dict[int, int] = {}
-    with suppress(OSError, ValueError, KeyError):
-        for index in sorted(folder.glob("index*")):
+def cache_sizes(folder: Path = _CACHES) -> tuple[int, int, int]:
+    """Bytes of the data caches of a core, the nearest first; 0 for one that cannot be read."""
+    found = [0, 0, 0]
+    for index in folder.glob("index*"):
+        with suppress(OSError, ValueError, KeyError, IndexError):
             kind, level, size = ((index / each).read_text().strip() for each in ("type", "level", "size"))
-            if kind in ("Data", "Unified") and size[:-1]:
-                found[int(level)] = int(size[:-1]) * _UNITS[size[-1]]
-        return tuple(found[level] for level in sorted(found) if found[level] > 0)
-    return ()
+            if kind in ("Data", "Unified"):
+                found[int(level) - 1] = int(size[:-1]) * _UNITS[size[-1]]
+    return found[0], found[1], found[2]
 
 
 def vector_lanes() -> int:
@@ -44,7 +43,7 @@ def vector_lanes() -> int:
     flags = _first("flags").split()
     if "avx512f" in flags:
         return 16
-    if "avx2" in flags:
+    if "avx" in flags:
         return 8
     return 4
 
@@ -56,4 +55,4 @@ def _first(field: str) -> str:
             key, _, value = line.partition(":")
             if key.strip() == field:
                 return value.strip()
-    return platform.processor() if field == "model name" else ""
+    return ""

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.all_candidates  # about the choice, or what is remember
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 RECORDS = sorted(RESULTS.glob("rank_*.json"))
-# The least tau over our rows, over stock XLA's and over the choices of a case, and the largest overestimate:
-# that of programs whose loops jax 0.12 compiles to one kernel, which the price of a whole call asks XLA about.
+# The least tau over our rows, over stock XLA's and over the choices of a case, and the largest overestimate.
+# The last is large where jax 0.12 compiles loops to one kernel: the price of a whole call asks XLA.
 LEAST = {
     "rank_xeon_2_cores": {"SOL": (0.70, 0.74, -0.10, 240.0), "projected": (0.78, 0.76, 0.68, 30.0)},
     "rank_epyc_2_cores": {"SOL": (0.72, 0.72, -0.26, 3100.0), "projected": (0.79, 0.73, 0.64, 760.0)},

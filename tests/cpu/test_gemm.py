@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from jax_cocktail.build import host as build
-from jax_cocktail.device.tuning import PROGRAM
+from jax_cocktail.cost import cpu_products
+from jax_cocktail.device.tuning import FACTORS, PROGRAM
 from tests.cpu.arrays import DTYPES, FLOATS, Library, compiled, pointer
 
 # Switches that take wide vectors away from -march=native.
@@ -91,8 +92,23 @@ LINED = (
     (("f32",) * 3, 6, 512, 1100, 1024),  # a large matrix
     (("f64",) * 3, 3, 272, 300, 512),
     (("f32", "f32", "bf16"), 3, 2064, 260, 2560),
-    (("bf16", "f32", "f32"), 2, 512, 260, 512),
+    (("f32",) * 3, 12, 528, 600, 2048),
+    (("i32",) * 3, 2, 512, 260, 512),
 )
+# Names in cpu_src of what prices assume.
+CONSTANTS = {
+    "kCkTileRows": cpu_products._TILE_ROWS,
+    "kCkLinesTogether": cpu_products._LINES,
+    "kCkLinesBytes": cpu_products._LINE_BYTES,
+    "kCkLeastLinesBytes": cpu_products._LEAST_LINE,
+    "kCkLinesRows": cpu_products._LINE_ROWS,
+    "kCkFarRows": cpu_products._FAR_ROWS,
+    "kCkFarBytes": cpu_products._FAR_BYTES,
+    "kCkFarMatrix": cpu_products._FAR_MATRIX,
+    "kCkAlikeBytes": FACTORS.alike_bytes,
+    "kCkBlockRows": FACTORS.block_rows,
+    "kCkPanelBytes": FACTORS.panel_bytes,
+}
 
 
 def _lined_source() -> Iterator[str]:
@@ -110,8 +126,11 @@ def _lined_source() -> Iterator[str]:
         if a == b == o == "f32":
             shape = f"{m}, {n}, {k}, a, 0, {k + 1}, 1, b, 0, {apart}, 1, o, 0, {n + 3}, 1"
             yield f"CK_EXPORT void unknown_{name}({arrays}) {{ ck_dot<{a}, {b}, {o}>(1, {shape}); }}\n"
-        plan = f"ck_plan_for<{a}, {b}, {o}>({{{m}, {n}, {k}, {k + 1}, 1, {apart}, 1, {n + 3}, 1}}, true)"
-        yield f'static_assert({plan}.kernel == CK_WHOLE_LINES, "{name}");\n'
+        for b_k, test in ((apart, "=="), (apart + 16, "!=")):
+            plan = f"ck_plan_for<{a}, {b}, {o}>({{{m}, {n}, {k}, {k + 1}, 1, {b_k}, 1, {n + 3}, 1}}, true)"
+            yield f'static_assert({plan}.kernel {test} CK_WHOLE_LINES, "{name}");\n'
+    for name, value in CONSTANTS.items():
+        yield f'static_assert({name} == {value}, "{name}");\n'
 
 
 def _packed_source() -> Iterator[str]:
@@ -262,12 +281,13 @@ def test_panels_give_the_bits_of_the_matrix(
 def test_lines_give_the_bits_of_strips(
     library: Library, types: tuple[str, str, str], m: int, n: int, k: int, apart: int
 ) -> None:
-    generator = np.random.default_rng(7)
-    a = generator.standard_normal((m, k + 1)).astype(DTYPES[types[0]])
-    b = generator.standard_normal((k, n)).astype(DTYPES[types[1]])
+    generator, real = np.random.default_rng(7), types[0] in FLOATS
+    scale = 1 if real else 100
+    a = (scale * generator.standard_normal((m, k + 1))).astype(DTYPES[types[0]])
+    b = (scale * generator.standard_normal((k, n))).astype(DTYPES[types[1]])
     found, ways = {}, {"lines": apart, "turned": apart, "strips": apart + 16}
     for what, line in (ways | ({"unknown": apart} if types == ("f32",) * 3 else {})).items():
-        matrix = np.full((k, line), np.nan, b.dtype)  # what is behind a line is not read
+        matrix = np.full((k, line), np.nan if real else 1 << 30, b.dtype)  # behind a line, nothing is read
         matrix[:, :n] = b
         found[what] = np.zeros((m, n + 3), DTYPES[types[2]])
         function = getattr(library.handle, f"{what}_{'_'.join(types)}_{m}_{n}_{k}_{apart}")

@@ -37,14 +37,16 @@ def test_caches_as_linux_tells_them(tmp_path: Path) -> None:
 
 
 def test_caches_that_cannot_be_read(tmp_path: Path) -> None:
-    assert processor.cache_sizes(tmp_path / "nothing") == ()
+    assert processor.cache_sizes(tmp_path / "nothing") == (0, 0, 0)
     _cache(tmp_path, 0, "Data", 1, "unknown")
-    assert processor.cache_sizes(tmp_path) == ()
-    assert from_table(8, ()) == NARROW and from_table(16, ()) == SERVER
+    _cache(tmp_path, 1, "Unified", 2, "1M")
+    (tmp_path / "index2").mkdir()
+    assert processor.cache_sizes(tmp_path) == (0, 1 << 20, 0)
+    assert from_table(8, (0, 0, 0)) == NARROW and from_table(16, (0, 0, 0)) == SERVER
 
 
 def test_figures_of_the_table() -> None:
-    spec = from_table(8, (48 << 10, 2 << 20))
+    spec = from_table(8, (48 << 10, 2 << 20, 0))
     assert [size for size, _ in spec.levels] == [48 << 10, 2 << 20, NARROW.levels[2][0]]
     assert spec.ours == NARROW.ours
     assert from_table(16, (32 << 10, 512 << 10, 16 << 20)).levels[2] == (16 << 20, SERVER.levels[2][1])
@@ -76,14 +78,35 @@ def test_measured_once_for_later_processes(folder: Path, monkeypatch: pytest.Mon
     found = host_figures.host()
     assert host_figures.is_measured() and found != table and host_figures.host(measured=False) == table
     rates = [rate for _, rate in found.levels]
-    assert 0 < found.memory_rate <= 2 * max(rates) and found.memory_all >= found.memory_rate
+    assert 0 < found.memory_rate <= 2 * max(rates)
     assert found.ours.heavy > found.ours.light > 0
     monkeypatch.setattr(host_figures, "measured", lambda: pytest.fail("it was measured before"))
     host_figures.measure_once()
 
 
+def test_nothing_is_stored_of_a_busy_machine(folder: Path) -> None:
+    host_figures.measure_once(lambda: lambda: 0.5)
+    assert not host_figures.is_measured()
+
+
+def test_a_compiler_for_another_processor_measures_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "g++ -march=x86-64-v3")
+    monkeypatch.setattr(host_figures, "measured", lambda: pytest.fail("its program may not run here"))
+    host_figures.measure_once()
+
+
+def test_what_cannot_be_told_is_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a cache of unknown size, nobody knows what lies beyond it; one core has no barrier."""
+    monkeypatch.setattr(processor, "cache_sizes", lambda: (0, 0, 0))
+    monkeypatch.setattr(host_figures, "_cores", lambda: 1)
+    found = host_figures.measured()
+    assert (found.memory, found.memory_all, found.barrier) == (0, 0, 0) and found.heavy > 0
+
+
 def test_a_damaged_record_is_none(folder: Path) -> None:
-    host_figures._STORE.store(processor.name(), Figures.of(NARROW))
+    host_figures._STORE.store(host_figures._name(), Figures.of(NARROW))
     assert host_figures.is_measured()
     host_figures._known.cache_clear()
     for file in (folder / host_figures.FOLDER).glob("host-*"):

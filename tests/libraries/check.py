@@ -91,8 +91,8 @@ def _kind(equation: Any) -> str:
 
 
 def ours(made: Ready) -> Callable[..., Any]:
-    """The program under our `jit`, which never leaves a loop to stock XLA that it can compile, nor a call until
-    the background has ours."""
+    """The program under our `jit`, which never leaves a loop to stock XLA that it can compile, nor a call
+    until the background has ours."""
     return jax_cocktail.jit(made.function, options={"force": "cocktail", "compile": "now"})
 
 

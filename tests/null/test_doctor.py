@@ -80,7 +80,7 @@ def test_a_system_that_tells_nothing(tmp_path: Path) -> None:
 def test_limits_of_control_groups_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     made = machine.MachineFacts("CPU", 8, 16, 1.5, 0.0, 64 << 30, 512 << 20, 32 << 30, "Linux")
     monkeypatch.setattr(checks, "this_machine", lambda: made)
-    cores, memory = checks.machine()
+    cores, memory, _ = checks.machine()
     assert cores.state == memory.state == WARNING
     assert cores.remedy.startswith("JAX_COCKTAIL_UNITS=1") and "limit of the control group" in memory.text
 

@@ -14,12 +14,12 @@ from jax_cocktail.device.machine import Machine
 from jax_cocktail.lowering.choice import decisions, leaving, plan_cache
 from jax_cocktail.lowering.choice.checked import check_survey
 from jax_cocktail.lowering.choice.decisions import Decision, machine_facts, versions
+from jax_cocktail.lowering.choice.host import host_of
 from jax_cocktail.lowering.choice.plan_cache import Survey
 from jax_cocktail.lowering.choice.variants import (
     Prepared,
     Translated,
     device_of,
-    host_of,
     possible,
     prepare,
     program_keys,
@@ -199,7 +199,8 @@ def known_survey(prepared: Translated, units: int, mark: Mark, thorough: bool = 
         return make()
     what = [*map(whole_identity, prepared.programs), *versions(), str(prepared.machine.spec), str(thorough)]
     what.append(str(list(prepared.memory_bound)))
-    key = name_of(what, [*machine_facts(), str(units), str(available)])
+    host = "" if prepared.machine.is_gpu else repr(prepared.machine.host)  # of the prices in it
+    key = name_of(what, [*machine_facts(), str(units), str(available), host])
     found = plan_cache.survey(key, make)
     fits = len(found.dispatched) == len(prepared.programs)
     if fits and all(possible(prepared, plan, units) for plan in found.plans):

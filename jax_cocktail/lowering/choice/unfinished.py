@@ -25,12 +25,12 @@ from jax_cocktail import cache
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.choice import plan_cache
+from jax_cocktail.lowering.choice.host import host_of, measure_host
 from jax_cocktail.lowering.choice.request import Request, known_survey
-from jax_cocktail.lowering.choice.variants import Translated, host_of, program_keys, store_programs
+from jax_cocktail.lowering.choice.variants import Translated, program_keys, store_programs
 from jax_cocktail.lowering.run.background import before_end, may_detach
 from jax_cocktail.lowering.state import HURRYING, Mark, go_on
 from jax_cocktail.memory import MEMORY
-from jax_cocktail.runtime import host_figures
 from jax_cocktail.utask.ir import UProgram
 
 MOST_BYTES = 64 << 20  # of what is handed over
@@ -147,11 +147,11 @@ def finish_all() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # whatever the first process has made of it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     signal.alarm(MOST_SECONDS)
-    for call in pickle.load(sys.stdin.buffer):
+    calls = pickle.load(sys.stdin.buffer)
+    measure_host()
+    for call in calls:
         with suppress(Exception):  # the next run tells the user
             finish(call)
-    with suppress(Exception):  # the table's figures do
-        host_figures.measure_once()
 
 
 def finish(call: Unfinished) -> None:

@@ -17,8 +17,7 @@ from jax_cocktail.build.executable import Executable
 from jax_cocktail.build.host import host_toolchain
 from jax_cocktail.build.workers import MOST, Workers, finish
 from jax_cocktail.codegen.machines import HOST
-from jax_cocktail.config import CACHED, CHECKED, DEFERRED, FRESH, LOG
-from jax_cocktail.device.host import HostSpec
+from jax_cocktail.config import CHECKED, DEFERRED, FRESH, LOG
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError
@@ -34,7 +33,6 @@ from jax_cocktail.memory import MEMORY
 from jax_cocktail.portable import name_of
 from jax_cocktail.primitives import translate
 from jax_cocktail.primitives.side_exit import Exit
-from jax_cocktail.runtime import host_figures
 from jax_cocktail.schedule.policy import block_sizes, candidates
 from jax_cocktail.utask.builder import uncollected
 from jax_cocktail.utask.candidate import SINGLE, Candidate
@@ -164,12 +162,6 @@ def spec_of(mark: Mark, platform: str) -> DeviceSpec | None:
     if mark.options.profile != "off" and mark.options.force != "stock":
         gpu_call.measure_once(mark.options.gpu_arch, platform)
     return gpu_call.spec_of(mark.options.gpu_arch, platform, not mark.options.reproducible)
-
-
-def host_of(mark: Mark) -> HostSpec:
-    """The figures of the host by which a call is priced. Those that were measured do not count where nothing
-    does that was stored."""
-    return host_figures.host(measured=mark.options.plans == CACHED and not mark.options.reproducible)
 
 
 def device_of(mark: Mark, machine: Machine) -> str:

@@ -24,7 +24,7 @@ import jax
 from jax_cocktail import warning
 from jax_cocktail.build import command
 from jax_cocktail.config import BACKGROUND, CACHED, CHECKED
-from jax_cocktail.errors import EXPECTED, BuildError
+from jax_cocktail.errors import EXPECTED
 from jax_cocktail.lowering import state
 from jax_cocktail.lowering.run.jobs import Job, Part
 from jax_cocktail.lowering.run.kept import is_tracer, kept
@@ -266,18 +266,8 @@ def _do(job: Job | Part) -> None:
         job.args, job.kwargs = (), {}  # who still waits for XLA has the job
         job.ready.set()
     if job.detach and len(_queue) == 1 and not (ENDING.is_set() or HURRYING.is_set()):
-        _measure_host()
-
-
-@cache
-def _measure_host() -> None:
-    """Measures this machine for later processes, unless an earlier one has done it."""
-    from jax_cocktail.runtime import host_figures  # and the compiler that it calls
-
-    try:
-        host_figures.measure_once()
-    except (BuildError, OSError) as error:
-        _LOG.debug("jax_cocktail: the processor was not measured: %s", error)
+        for each in when_idle:
+            each()
 
 
 def _build(job: Part) -> None:
@@ -426,6 +416,7 @@ def settings(job: Job | Part) -> Iterator[None]:
 # ---- the end of the process, and of a part of it -----------------------------------------------------------
 
 
+when_idle: list[Callable[[], None]] = []  # what is called when a call has changed over and none waits
 before_end: list[Callable[[], None]] = []  # what is called when the calls that wait have been captured
 
 

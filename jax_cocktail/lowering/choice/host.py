@@ -1,0 +1,35 @@
+"""The figures of the host by which a call is priced. They are measured while the background has no work."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+
+from jax_cocktail.build import command
+from jax_cocktail.config import FRESH
+from jax_cocktail.device.host import SERVER, HostSpec
+from jax_cocktail.lowering.run.background import when_idle
+from jax_cocktail.lowering.run.stopwatch import Watch
+from jax_cocktail.lowering.state import Mark
+from jax_cocktail.runtime import host_figures
+
+_LOG = logging.getLogger("jax_cocktail")
+
+
+def host_of(mark: Mark) -> HostSpec:
+    """The figures for a call: of no machine in particular if it is reproducible. Those that were measured do
+    not count where nothing does that was stored."""
+    return SERVER if mark.options.reproducible else host_figures.host(measured=mark.options.plans != FRESH)
+
+
+@cache
+def measure_host() -> None:
+    """Measures this machine for later processes, unless an earlier one has done it."""
+    try:
+        with command.low_priority():
+            host_figures.measure_once(lambda: Watch().others)
+    except Exception as error:  # the table's figures do
+        _LOG.debug("jax_cocktail: the processor was not measured: %s", error)
+
+
+when_idle.append(measure_host)
