@@ -55,7 +55,7 @@ class Record:
     jax: str
     rows: tuple[Row, ...]
     lanes: int = SERVER.vector_lanes
-    caches: tuple[int, ...] = ()
+    caches: tuple[int, ...] = (0, 0, 0)
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -69,7 +69,7 @@ class Record:
 
 def read(path: Path) -> Record:
     facts = json.loads(path.read_text(encoding="utf-8"))
-    caches = tuple(facts.get("caches", ()))
+    caches = tuple(facts.get("caches", (0, 0, 0)))
     return Record(**{**facts, "rows": tuple(Row(**row) for row in facts["rows"]), "caches": caches})
 
 

@@ -29,7 +29,7 @@ ours()
 """
 )
 IDLE = "from jax_cocktail.lowering.run import stopwatch; stopwatch.Watch.others = lambda self: 0.0\n"
-MOST_OF_THE_IMPORT, MOST_OF_A_CALL = 15, 145  # of about 380
+MOST_OF_THE_IMPORT, MOST_OF_A_CALL = 15, 147  # of about 380
 PASSES = ("placement", "stitch.fuse")
 COMPILER = ("analysis.verifier", "codegen.program", "compiler", "cost.price", "dump", *PASSES)
 RARE = ("recursion.levels", "recursion.trace", "runtime.cuda.measure", "timeline")

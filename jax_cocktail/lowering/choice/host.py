@@ -11,7 +11,6 @@ from jax_cocktail.device.host import SERVER, HostSpec
 from jax_cocktail.lowering.run.background import when_idle
 from jax_cocktail.lowering.run.stopwatch import Watch
 from jax_cocktail.lowering.state import Mark
-from jax_cocktail.runtime import host_figures
 
 _LOG = logging.getLogger("jax_cocktail")
 
@@ -19,12 +18,18 @@ _LOG = logging.getLogger("jax_cocktail")
 def host_of(mark: Mark) -> HostSpec:
     """The figures for a call: of no machine in particular if it is reproducible. Those that were measured do
     not count where nothing does that was stored."""
-    return SERVER if mark.options.reproducible else host_figures.host(measured=mark.options.plans != FRESH)
+    if mark.options.reproducible:
+        return SERVER
+    from jax_cocktail.runtime import host_figures  # a call of a cached program has no prices
+
+    return host_figures.host(measured=mark.options.plans != FRESH)
 
 
 @cache
 def measure_host() -> None:
     """Measures this machine for later processes, unless an earlier one has done it."""
+    from jax_cocktail.runtime import host_figures  # and the compiler
+
     try:
         with command.low_priority():
             host_figures.measure_once(lambda: Watch().others)
