@@ -15,7 +15,8 @@ from benchmarks.census import accuracy
 from benchmarks.census.patterns import PATTERNS, in_loop
 from jax_cocktail import cache
 from jax_cocktail.device import tuning
-from jax_cocktail.lowering.choice import decisions, survey
+from jax_cocktail.device.host import SERVER
+from jax_cocktail.lowering.choice import decisions, request, survey
 from jax_cocktail.lowering.run import stopwatch
 from jax_cocktail.lowering.state import collecting
 from jax_cocktail.memory import MEMORY
@@ -253,7 +254,8 @@ UNMEASURED = {
 
 @pytest.mark.parametrize("way", UNMEASURED)
 def test_without_a_measurement_stock_xla_runs(way, monkeypatch):
-    """Unless the model is never wrong."""
+    """Unless the model is never wrong. By the figures of a table: its prices differ on other machines."""
+    monkeypatch.setattr(request, "host_of", lambda mark: SERVER)
     forget()
     assert "jax_cocktail_cpu" not in UNMEASURED[way](jax_cocktail.jit(softmax, options=SCOPE))
     monkeypatch.setattr(survey, "MODEL", tuning.ModelTuning(stitched_gain=0.0))
