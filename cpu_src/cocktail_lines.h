@@ -1,6 +1,6 @@
 // Products of few rows with a matrix whose lines share sets of the caches. Read in strips of columns, such
-// lines evict each other, and the prefetcher fetches what lies behind a strip in vain. So a page of each line
-// is read at once, and the sums wait in the nearest caches. Their order is that of ck_gemv.
+// lines evict each other, and the prefetcher fetches what lies behind a strip in vain. So a long piece of
+// each line is read at once, and the sums wait in the nearest caches. Their order is that of ck_gemv.
 #ifndef COCKTAIL_LINES_H
 #define COCKTAIL_LINES_H
 
@@ -11,8 +11,8 @@
 // that is no smaller than kCkFarMatrix comes from beyond both.
 constexpr i64 kCkAlikeBytes = 2 << 10, kCkFarBytes = 8 << 10, kCkFarMatrix = 4 << 20;
 constexpr i64 kCkLinesRows = 4, kCkFarRows = 12;
-constexpr i64 kCkLinesTogether = 4;       // their factors fill half of the registers, for two rows
-constexpr i64 kCkLinesBytes = 8 << 10;    // of a line that is read at once
+constexpr i64 kCkLinesTogether = 4;          // their factors fill half of the registers, for two rows
+constexpr i64 kCkLinesBytes = 8 << 10;       // of a line that is read at once
 constexpr i64 kCkLeastLinesBytes = 2 << 10;  // of a whole line
 
 // Adds the products of COUNT lines to the sums of ROWS rows.
@@ -78,19 +78,19 @@ CK_INLINE void ck_lines_chunk(i64 depth, CkPiece<C> a, const B* b, i64 b_k, C* s
   }
 }
 
-// n: whole vectors.
+// n: whole vectors. Rows are read where they are.
 template <class C, int ROWS, class Rows, class B, class Sink>
 CK_NOINLINE void ck_lines(const CkColumns<B>& d, const Rows& rows, const Sink& sink) {
   constexpr i64 lanes = CkVector<C, CK_VECTOR_BYTES>::lanes, width = kCkLinesBytes / i64(sizeof(C));
   constexpr bool dense = Sink::direct;  // lines of the result are whole
-  alignas(64) C tile[dense ? 1 : ROWS * width], chunk[ROWS * width], buffer[ROWS * kCkDepth];
+  alignas(64) C tile[dense ? 1 : ROWS * width], chunk[ROWS * width];
   for (i64 j = 0; j < d.n; j += width) {
     const i64 columns = d.n - j < width ? d.n - j : width;
     C* place = dense ? sink.place(0, j) : tile;
     const i64 place_m = dense ? sink.row() : width;
     for (i64 p = 0; p < d.k; p += kCkDepth) {
       const i64 depth = d.k - p < kCkDepth ? d.k - p : kCkDepth;
-      const CkPiece<C> piece = rows.piece(0, ROWS, p, depth, buffer);
+      const CkPiece<C> piece = rows.piece(0, ROWS, p, depth, nullptr);
       C* sums = p == 0 ? place : chunk;
       const i64 sums_m = p == 0 ? place_m : width;
       ck_lines_chunk<C, CK_VECTOR_BYTES, ROWS>(depth, piece, d.b + p * d.b_k + j, d.b_k, sums, sums_m,

@@ -19,7 +19,7 @@ from benchmarks.gpu.peers import NoPeer
 from benchmarks.traffic.count import count
 from jax_cocktail.cost.hlo import Module
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.lowering.choice.decisions import cores
+from jax_cocktail.device.processor import cores
 from jax_cocktail.lowering.choice.survey import survey
 from jax_cocktail.lowering.choice.variants import Prepared, prepare
 from jax_cocktail.lowering.edge import custom_call

@@ -18,7 +18,7 @@ from jax_cocktail.config import Options
 from jax_cocktail.device import processor
 from jax_cocktail.device.host import SERVER, Figures, HostSpec, from_table
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.lowering.choice.decisions import Plan, cores
+from jax_cocktail.lowering.choice.decisions import Plan
 from jax_cocktail.lowering.choice.variants import Prepared, building, emitted, rewritten
 from jax_cocktail.lowering.edge import custom_call
 from jax_cocktail.lowering.run.stopwatch import runner
@@ -76,7 +76,7 @@ def read(path: Path) -> Record:
 def new(rows: Iterable[Row]) -> Record:
     """A record of this machine."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    where = today, this_machine().processor, cores(), jax.__version__
+    where = today, this_machine().processor, processor.cores(), jax.__version__
     figures = dataclasses.asdict(_figures())
     return Record(*where, tuple(rows), processor.vector_lanes(), processor.cache_sizes(), figures)
 
@@ -109,7 +109,7 @@ def measure(case: Case, seconds: float) -> Row:
     prepared, closed, arguments = case.prepared()
     arguments = [jax.device_put(a) for a in arguments]
     custom_call.register()
-    plans = {name: Plan(candidate) for name, candidate in distinct(prepared, cores())}
+    plans = {name: Plan(candidate) for name, candidate in distinct(prepared, processor.cores())}
     mark = Mark("rank", Options())
     with building(prepared, tuple(plans.values()), mark):
         runs = [runner(closed, arguments)]

@@ -24,6 +24,7 @@ import filelock
 from jax_cocktail import cache
 from jax_cocktail.build import command, stuck
 from jax_cocktail.build.workers import MOST, Workers
+from jax_cocktail.device.processor import cores
 from jax_cocktail.errors import BuildError
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.portable import digest_of
@@ -370,7 +371,7 @@ def commands_of(job: Job) -> list[tuple[str, ...]]:
 
 def _side_by_side(job: Job, folder: Path, commands: Sequence[Sequence[str]]) -> command.Ended:
     """Runs commands, as many at once as there are cores. Returns one that failed, else all messages."""
-    with Workers(min(len(commands), _cores())) as workers:
+    with Workers(min(len(commands), cores())) as workers:
         futures = [workers.submit(partial(_run_one, job, folder, words)) for words in commands]
         try:
             ended = [future.result() for future in futures]
@@ -379,10 +380,6 @@ def _side_by_side(job: Job, folder: Path, commands: Sequence[Sequence[str]]) -> 
                 future.cancel()
     failed = next((each for each in ended if each.status != 0), None)
     return failed or command.Ended(0, "".join(each.output for each in ended))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run_one(job: Job, folder: Path, words: Sequence[str]) -> command.Ended:
@@ -399,7 +396,7 @@ def _run_one(job: Job, folder: Path, words: Sequence[str]) -> command.Ended:
         return _COMPILE_SECONDS - _PATIENCE_SECONDS
 
     environment = dict(job.toolchain.environment)
-    seconds, memory = _PATIENCE_SECONDS, memory_limit(min(job.language.parts(job.source), _cores()))
+    seconds, memory = _PATIENCE_SECONDS, memory_limit(min(job.language.parts(job.source), cores()))
     ended = command.run(words, environment, seconds, folder=folder, more=more, memory_bytes=memory)
     if ended.late:
         stuck.remember(job.key)

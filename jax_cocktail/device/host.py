@@ -120,12 +120,12 @@ class Figures:
         return cls(near, middle, far, *memory, ours.heavy, ours.light, spec.barrier_seconds)
 
 
+MOST_FROM_TABLE = 6.0  # times the figure of the table, or a fraction of it
+
+
 def _plausible(found: float, table: float) -> bool:
     """False for what no processor of today reaches: the clock, or the machine, was disturbed."""
     return table / MOST_FROM_TABLE <= found <= table * MOST_FROM_TABLE
-
-
-MOST_FROM_TABLE = 6.0  # times the figure of the table, or a fraction of it
 
 
 SERVER = HostSpec(

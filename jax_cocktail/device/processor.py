@@ -1,9 +1,10 @@
-"""The processor of this machine: its vectors and its caches, as Linux tells them."""
+"""The processor of this machine: its cores, vectors and caches, as Linux tells them."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +26,11 @@ def name(cores: int) -> str:
     """A name of so many cores of this processor and its caches, for figures that were measured on them."""
     model = [_first(field) for field in ("model name", "CPU implementer", "CPU part")]
     return hashlib.sha256(repr((model, cache_sizes(), cores)).encode()).hexdigest()[:16]
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cache_sizes(folder: Path = _CACHES) -> tuple[int, int, int]:

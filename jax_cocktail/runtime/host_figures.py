@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -128,11 +127,7 @@ def _known(folder: str) -> Figures | None:
 
 
 def _name() -> str:
-    return processor.name(_cores())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return processor.name(processor.cores())
 
 
 def measure_once(watch: Callable[[], Load] = lambda: lambda: 0.0) -> None:
@@ -168,7 +163,7 @@ def _library() -> ctypes.CDLL:
 def measured() -> Figures:
     """The figures of this machine, now: half of a second to compile, and a sixth to measure. Raises
     BuildError."""
-    levels, cores = processor.table_spec().levels, _cores()
+    levels, cores = processor.table_spec().levels, processor.cores()
     sizes = (int(size * share) for (size, _), share in zip(levels, USED, strict=True))
     near, middle, far = map(_reads, sizes)
     beyond, memory, memory_all = int(levels[-1][0] * BEYOND), 0.0, 0.0

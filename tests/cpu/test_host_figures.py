@@ -100,7 +100,7 @@ def test_a_compiler_for_another_processor_measures_nothing(
 def test_what_cannot_be_told_is_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a cache of unknown size, nobody knows what lies beyond it; one core has no barrier."""
     monkeypatch.setattr(processor, "cache_sizes", lambda: (0, 0, 0))
-    monkeypatch.setattr(host_figures, "_cores", lambda: 1)
+    monkeypatch.setattr(processor, "cores", lambda: 1)
     found = host_figures.measured()
     assert (found.memory, found.memory_all, found.barrier) == (0, 0, 0) and found.heavy > 0
 

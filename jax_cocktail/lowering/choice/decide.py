@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from jax_cocktail.device import processor
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.lowering.choice import decisions, plan_cache, stock_forms, stock_xla
 from jax_cocktail.lowering.choice.decisions import STOCK, Decision, Plan, known_why, why_of
@@ -145,7 +146,7 @@ def _measure(request: Request, found: Survey, arguments: list[Any]) -> Decision:
             effort = stopwatch.THOROUGH if thorough else stopwatch.QUICK
             times = stopwatch.race([*stock.values(), *ours], effort, range(1, len(stock)))
         heavy = found.comparison.heavy()
-        cores = 0 if prepared.machine.is_gpu else decisions.cores()  # thread blocks never wait for cores
+        cores = 0 if prepared.machine.is_gpu else processor.cores()  # thread blocks never wait for cores
         prices = [found.seconds[found.plans.index(plan)] for plan in plans]
         decision = decisions.choose(plans, times, heavy, cores, tuple(stock), prices)
         compiled = ours[plans.index(decision.plan)].seconds

@@ -24,6 +24,7 @@ from jax_cocktail import cache, portable
 from jax_cocktail.build.job import program_folders
 from jax_cocktail.config import VERSION
 from jax_cocktail.device.cards import DEFAULTS
+from jax_cocktail.device.processor import cores
 from jax_cocktail.lowering.edge.jaxpr_text import jaxpr_text
 from jax_cocktail.lowering.run.stopwatch import BUSY, CAPTURE, UNROLL, Times
 from jax_cocktail.memory import MEMORY
@@ -263,11 +264,6 @@ def machine_facts() -> tuple[str, ...]:
     except OSError:
         model = platform.processor()
     return platform.machine(), model, str(cores())
-
-
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _compiler_digest() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.config import CHECKED, FRESH, MEMORY_BOUND
+from jax_cocktail.device import processor
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.lowering.choice import decisions, leaving, plan_cache
 from jax_cocktail.lowering.choice.checked import check_survey
@@ -193,7 +194,7 @@ def _survey(prepared: Translated, units: int, thorough: bool, available: int) ->
 
 def known_survey(prepared: Translated, units: int, mark: Mark, thorough: bool = False) -> Survey:
     """The survey from the plan cache, else a new one. Raises UnsupportedError as `survey` does."""
-    available = units if mark.options.reproducible else decisions.cores()
+    available = units if mark.options.reproducible else processor.cores()
     make = partial(_survey, prepared, units, thorough, available)
     if mark.options.plans == FRESH:
         return make()

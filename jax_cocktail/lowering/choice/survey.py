@@ -17,9 +17,10 @@ from jax_cocktail.cost.price import (
     our_price,
     stock_price,
 )
+from jax_cocktail.device.processor import cores
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.lowering.choice.decisions import Plan, cores
+from jax_cocktail.lowering.choice.decisions import Plan
 from jax_cocktail.lowering.choice.plan_cache import Survey
 from jax_cocktail.lowering.choice.variants import Translated, emitted, ways
 from jax_cocktail.lowering.state import go_on

@@ -19,11 +19,12 @@ from jax_cocktail.build.workers import MOST, Workers, finish
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.config import CHECKED, DEFERRED, FRESH, LOG
 from jax_cocktail.device.machine import Machine
+from jax_cocktail.device.processor import cores
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering.choice import plan_cache
 from jax_cocktail.lowering.choice.checked import check_program
-from jax_cocktail.lowering.choice.decisions import Plan, cores, machine_facts, planned_for, versions
+from jax_cocktail.lowering.choice.decisions import Plan, machine_facts, planned_for, versions
 from jax_cocktail.lowering.edge import custom_call, gpu_call
 from jax_cocktail.lowering.edge.adapter import is_key
 from jax_cocktail.lowering.edge.capture import Capture, Region, capture
