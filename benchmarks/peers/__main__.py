@@ -1,4 +1,4 @@
-"""Ours and stock XLA beside what a user would pick instead: ONNX Runtime, OpenVINO, numba, PyTorch.
+"""Ours and stock XLA beside what a user would pick instead: ONNX Runtime, OpenVINO, PyTorch, numba, C++.
 
 Every row is a program as one writes it in JAX. Peers that are not installed are left out; `pip install -e
 '.[peers]'` installs them. All run in turn, with as many threads as there are cores, and the medians count.
@@ -29,7 +29,7 @@ from benchmarks.peers.rows import Row, Run
 from jax_cocktail_tools.models.measure import interleaved_samples, largest_difference
 
 REST = 0.04  # longer than a thread of any of them waits for work in a loop
-NAMES = ("ONNX Runtime", "OpenVINO", "PyTorch", "numba")
+NAMES = ("ONNX Runtime", "OpenVINO", "PyTorch", "numba", "C++")
 Record = dict[str, Any]
 
 

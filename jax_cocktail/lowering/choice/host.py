@@ -1,4 +1,5 @@
-"""The figures of the host by which a call is priced. They are measured while the background has no work."""
+"""The figures of the host by which a call is priced. They are measured while the background has no
+work, or before the first call that has its program compiled now."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ import logging
 from functools import cache
 
 from jax_cocktail.build import command
-from jax_cocktail.config import FRESH
+from jax_cocktail.config import BACKGROUND, FRESH
 from jax_cocktail.device.host import SERVER, HostSpec
-from jax_cocktail.lowering.run.background import when_idle
+from jax_cocktail.lowering.run.background import may_detach, when_idle
 from jax_cocktail.lowering.run.stopwatch import Watch
 from jax_cocktail.lowering.state import Mark
 
@@ -17,9 +18,11 @@ _LOG = logging.getLogger("jax_cocktail")
 
 def host_of(mark: Mark) -> HostSpec:
     """The figures for a call: of no machine in particular if it is reproducible. Those that were measured do
-    not count where nothing does that was stored."""
+    not count where nothing does that was stored. Who waits for a compiler waits for them, too."""
     if mark.options.reproducible:
         return SERVER
+    if mark.options.compile != BACKGROUND and may_detach(mark):
+        measure_host()
     from jax_cocktail.runtime import host_figures  # a call of a cached program has no prices
 
     return host_figures.host(measured=mark.options.plans != FRESH)
