@@ -181,7 +181,7 @@ def _heavy(operator: UOperator, context: _Context) -> Price:
 
 def light_flops(operator: UOperator, host: HostSpec) -> float:
     if operator.kind in PRODUCTS:
-        return 0.0 if heavy_flops(operator, host) else work(operator).flops / host.thin_product
+        return 0.0 if heavy_flops(operator, host) else work(operator).flops / host.thin_speed
     if operator.kind in PARTIAL:
         return 0.0
     values = (*operator.inputs, *operator.outputs) if operator.kind not in UPDATES else operator.inputs[1:]

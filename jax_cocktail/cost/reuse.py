@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jax_cocktail.analysis.axes import rule
-from jax_cocktail.cost.work import runs
+from jax_cocktail.cost.work import runs, work
 from jax_cocktail.device.host import Cache
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.operators import FREE, PRODUCTS
 from jax_cocktail.utask.rewrite import Inside, fold
 from jax_cocktail.utask.types import Value
@@ -33,6 +33,32 @@ def streaming_seconds(
         return runs(statement) * (parts * cache.seconds(size, units) + nested)
 
     return sum(fold(statement, each) for statement in statements)
+
+
+def product_seconds(
+    statement: Statement, axes: Mapping[Value, int], parts: int, flops_rate: float, cache: Cache
+) -> float:
+    """Seconds of the matrix products in the longest of so many parts. Each takes the time of its arithmetic,
+    or of its operands if that is longer: they come from beyond a core's cache."""
+
+    def each(inner: Statement, inside: Inside[float]) -> float:
+        if isinstance(inner, BranchUTask):
+            return sum(map(sum, inside)) / len(inner.branches)
+        if not isinstance(inner, UOperator) or inner.kind != "dot":
+            nested = sum(map(sum, inside))
+            return nested * runs(inner) if isinstance(inner, LoopUTask) else nested
+        cut = axes.get(inner.output)
+        tie = rule(inner).along([cut]) if cut is not None else None
+        shares = tie.inputs if tie is not None else (None,) * len(inner.inputs)
+        read = sum(
+            v.type.nbytes
+            / (1 if axis is None else parts)
+            / (cache.far_rate if v.type.nbytes <= cache.far else cache.memory_rate)
+            for v, axis in zip(inner.inputs, shares, strict=True)
+        )
+        return max(work(inner).flops / (1 if tie is None else parts) / flops_rate, read)
+
+    return fold(statement, each)
 
 
 def reused_bytes(statements: Sequence[Statement], axes: Mapping[Value, int]) -> float:

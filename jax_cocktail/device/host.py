@@ -51,7 +51,7 @@ class HostSpec:
       launch_seconds: a custom call in stock XLA's program.
       wake_seconds: until the other units of a call run.
       few_rows: rows of a product below which memory limits it.
-      thin_product: speed of the flops of such a product relative to those of other light operators.
+      thin_product: speed of the flops of such a product relative to those of other light operators, at most.
       levels: (bytes of a level of cache, bytes per second that a core reads from it), the smallest first.
       memory_rate, memory_all: bytes per second that a core reads from memory, and that all cores do.
       shared: the caches of units that divide an axis between them.
@@ -75,6 +75,11 @@ class HostSpec:
         """Bytes per second at which each of `cores` rereads so many bytes in a loop."""
         far = min(self.memory_rate, self.memory_all / cores)
         return next((rate for size, rate in self.levels if touched <= size), far)
+
+    @property
+    def thin_speed(self) -> float:
+        """The speed of a thin product, relative to `light` rates: it is never that of one of many rows."""
+        return min(self.thin_product, _THIN * self.ours.heavy / self.ours.light)
 
     def with_caches(self, sizes: Sequence[int]) -> HostSpec:
         """The host with caches of so many bytes, the nearest first; one of 0 keeps the table's size."""
@@ -120,6 +125,7 @@ class Figures:
         return cls(near, middle, far, *memory, ours.heavy, ours.light, spec.barrier_seconds)
 
 
+_THIN = 0.9  # [M] of the rate of many rows: four rows, on a Zen 4
 MOST_FROM_TABLE = 6.0  # times the figure of the table, or a fraction of it
 
 

@@ -144,6 +144,10 @@ class DivisionTuning:
     longer: float = 1.1  # most of the longest part, in the mean one, for parts of whole vectors
     light: float = 4096  # most flops of a value that is recomputed, not stored
 
+    # Most seconds of products with divided loop bodies, in those of independent parts.
+    together: float = 0.8
+    few_rows: float = 100e9  # [M] flops per second of products of a few rows, on one core of a Zen 4
+
 
 @dataclass(frozen=True, slots=True)
 class PartialTuning:

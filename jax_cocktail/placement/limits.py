@@ -8,7 +8,7 @@ from math import ceil, inf, prod
 
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass
-from jax_cocktail.cost.reuse import reused_bytes, streaming_seconds
+from jax_cocktail.cost.reuse import product_seconds, reused_bytes, streaming_seconds
 from jax_cocktail.cost.unit_time import Part, Seconds, seconds_by_share, unit_seconds
 from jax_cocktail.cost.work import Work, has_loop, total
 from jax_cocktail.device.host import SERVER, Cache
@@ -137,15 +137,20 @@ class Limits(DivisionTuning):
         others: Sequence[AxisClass] = (),
     ) -> tuple[float, int | None]:
         """Seconds that the loops lose to cache misses if each part runs whole loops, and the number of parts
-        that loses least. `divided`: returns the seconds with divided loop bodies; `others`: classes along
-        which the parts may be cut again."""
+        that loses least; None if they read so much again that products with divided loop bodies, of which
+        each unit keeps its part, are faster with their barriers. `divided`: returns the seconds with divided
+        loop bodies; `others`: classes along which the parts may be cut again."""
         if units == 1 or not self.even_parts(cut, units, self.most * units):
             return 0.0, None
         offers = [
             (streaming_seconds(loops, cut.axes, n, units, self.cache), n)
             for n in self.even_parts(cut, units, cut.parts)
         ]
-        return min(offers, default=(inf, None))
+        lost, parts = min(offers, default=(inf, None))
+        if not parts or not lost:
+            return lost, parts
+        alone = ceil(parts / units) * self.seconds(loops, cut.axes, parts)
+        return lost, None if divided() < self.together * alone else parts
 
     def grid(self, offers: Sequence[GridOffer], units: int) -> tuple[int, int] | None:
         """The position of the chosen offer, and the number of blocks per part; None if the offer without a
@@ -155,8 +160,8 @@ class Limits(DivisionTuning):
     def seconds(
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 1
     ) -> float:
-        """Seconds of the longest part, or of everything without parts; 0 if no device's rates are known."""
-        return 0.0
+        """Seconds of the products in the longest part, or in everything without parts."""
+        return sum(product_seconds(s, axes or {}, parts, self.few_rows, self.cache) for s in statements)
 
     def parts(self, cut: AxisClass, units: int) -> int | None:
         """The fewest parts that keep the units busy; None if there is no such number. They are equal, or the

@@ -7,9 +7,12 @@ from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
+from jax import lax
 
+import jax_cocktail
 from jax_cocktail.device import processor
 from jax_cocktail.device.host import NARROW, SERVER, Figures, from_table
+from jax_cocktail.lowering.choice import host as choice
 from jax_cocktail.runtime import host_figures
 
 
@@ -82,6 +85,17 @@ def test_measured_once_for_later_processes(folder: Path, monkeypatch: pytest.Mon
     assert found.ours.heavy > found.ours.light > 0
     monkeypatch.setattr(host_figures, "measured", lambda: pytest.fail("it was measured before"))
     host_figures.measure_once()
+
+
+@pytest.mark.parametrize("plans", ("cached", "fresh"))
+def test_measured_before_a_call_that_compiles_now(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, plans: str
+) -> None:
+    asked = list[str]()
+    monkeypatch.setattr(choice, "measure_host", lambda: asked.append(plans))
+    options = {"compile": "now", "plans": plans, "detach": True}
+    halved = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: c / 2, x), options=options)
+    assert halved(8.0) == 1.0 and bool(asked) == (plans == "cached")
 
 
 def test_nothing_is_stored_of_a_busy_machine(folder: Path) -> None:

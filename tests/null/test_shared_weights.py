@@ -1,0 +1,33 @@
+"""Loops over products of few rows: their weights are divided over the cores, not read by each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.placement.mesh import UnitMesh
+from jax_cocktail.placement.place import place
+from jax_cocktail.utask.ir import LoopUTask, is_parallel, walk
+from tests.null.programs import build, counted, elementwise, matmul
+from tests.oracle.interpreter.run import run
+
+
+@pytest.mark.parametrize("rows", (2, 7, 64))
+@pytest.mark.parametrize("width", (64, 512))
+def test_few_rows_share_weights_beyond_the_cache(rows: int, width: int):
+    """Each core would read all weights for a row or two; it reads its part of them, and a barrier follows."""
+
+    def body(b, x, w):
+        return counted(b, 3, (x,), lambda i, h: (elementwise(b, "tanh", matmul(b, h, w)),))
+
+    program = build([f"float32[{rows},{width}]", f"float32[{width},{width}]"], body)
+    after = place(program, UnitMesh(units=2))
+    verify(after)
+    together = rows < 64 and width == 512
+    assert [loop.parallel for loop in after.entry.body if isinstance(loop, LoopUTask)] == [not together]
+    assert sum(map(is_parallel, walk(after.entry))) == 1
+    x, w = (np.random.default_rng(0).normal(size=n) / width**0.5 for n in ((rows, width), (width, width)))
+    given = [x.astype(np.float32), w.astype(np.float32)]
+    for mine, other in zip(run(after, given), run(program, given), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
