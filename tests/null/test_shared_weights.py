@@ -8,7 +8,8 @@ import pytest
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.utask.ir import LoopUTask, is_parallel, walk
+from jax_cocktail.schedule.products.pack_factors import pack_factors
+from jax_cocktail.utask.ir import LoopUTask, UOperator, is_a, is_parallel, walk
 from tests.null.programs import build, counted, elementwise, matmul
 from tests.oracle.interpreter.run import run
 
@@ -31,3 +32,17 @@ def test_few_rows_share_weights_beyond_the_cache(rows: int, width: int):
     given = [x.astype(np.float32), w.astype(np.float32)]
     for mine, other in zip(run(after, given), run(program, given), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("width", "panels"), ((512, True), (520, False)))
+def test_a_part_in_panels_is_multiplied_into_its_place(width: int, panels: bool):
+    """A copy of the part of the result is cheap, but zeros behind odd columns would take one of all rows."""
+
+    def body(b, x, w):
+        return counted(b, 50, (x,), lambda i, h: (matmul(b, h, w),))
+
+    program = build([f"float32[2,{width}]", f"float32[{width},{width}]"], body)
+    packed = pack_factors(place(program, UnitMesh(units=2)))
+    verify(packed)
+    (dot,) = (s for s in walk(packed.entry) if isinstance(s, UOperator) and is_a(s, "dot"))
+    assert (dot.inputs[1].type.rank == 3) == panels

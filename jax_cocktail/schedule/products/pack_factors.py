@@ -244,7 +244,9 @@ class _Packer:
     def _product(self, dot: UOperator) -> Sequence[Statement]:
         left, right = dot.inputs
         dot = with_operands(dot, {left: self._own(left, dot.source)})
-        panels = None if dot.output in self.in_place else self._panels(dot)
+        panels = self._panels(dot)
+        if panels is not None and panels.padding and dot.output in self.in_place:
+            panels = None  # the columns of zeros would take a copy of the result
         order: Order | Axes = self._tensor_order(dot) or panels or self._turned(dot)
         own, kept = self._row(right, order, dot.source)
         if kept is not None:
