@@ -186,20 +186,22 @@ class Request:
         return self._captured[1]
 
 
-def _survey(prepared: Translated, units: int, thorough: bool, available: int) -> Survey:
+def _survey(prepared: Translated, units: int, thorough: bool, available: int, insists: bool) -> Survey:
     from jax_cocktail.lowering.choice import survey  # and the models of machines
 
-    return survey.survey(prepared, units, thorough, available)
+    return survey.survey(prepared, units, thorough, available, insists)
 
 
-def known_survey(prepared: Translated, units: int, mark: Mark, thorough: bool = False) -> Survey:
+def known_survey(
+    prepared: Translated, units: int, mark: Mark, thorough: bool = False, insists: bool = False
+) -> Survey:
     """The survey from the plan cache, else a new one. Raises UnsupportedError as `survey` does."""
     available = units if mark.options.reproducible else processor.cores()
-    make = partial(_survey, prepared, units, thorough, available)
+    make = partial(_survey, prepared, units, thorough, available, insists)
     if mark.options.plans == FRESH:
         return make()
     what = [*map(whole_identity, prepared.programs), *versions(), str(prepared.machine.spec), str(thorough)]
-    what.append(str(list(prepared.memory_bound)))
+    what += [str(list(prepared.memory_bound)), *(["insists"] if insists else [])]
     host = "" if prepared.machine.is_gpu else repr(prepared.machine.host)  # of the prices in it
     key = name_of(what, [*machine_facts(), str(units), str(available), host])
     found = plan_cache.survey(key, make)

@@ -40,11 +40,13 @@ if TYPE_CHECKING:
     from jax_cocktail.compiler import Emitted
 
 
-def survey(prepared: Translated, units: int, thorough: bool = False, available: int = 0) -> Survey:
+def survey(
+    prepared: Translated, units: int, thorough: bool = False, available: int = 0, insists: bool = False
+) -> Survey:
     """Plans and prices all candidates if `thorough`, else those worth planning.
 
     Of candidates with the same source text that ask for as many units, only the simplest counts. `available`:
-    the number of cores that stock XLA may use; 0: those of this process.
+    the number of cores that stock XLA may use; 0: those of this process. `insists`: ours runs, gain or not.
 
     Raises:
       UnsupportedError: no candidate can be emitted.
@@ -72,7 +74,7 @@ def survey(prepared: Translated, units: int, thorough: bool = False, available: 
             prices[candidate] = sum(price.seconds for price in ours)
             found.setdefault(_text(planned), (Plan(candidate), ours))
             shared = sum(ours, Price()) * (candidate.units / units)  # if units shared all of it
-            if not thorough and Comparison(shared, total).hopeless():
+            if not (thorough or insists) and Comparison(shared, total).hopeless():
                 break
     for candidate in _resized(prepared, prices, alone, thorough):
         with suppress(UnsupportedError):
