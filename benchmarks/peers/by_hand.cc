@@ -1,4 +1,5 @@
 // The loops of scalar.py as one writes them in C++. Arrays are dense; `found` is the result.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numeric>

@@ -35,20 +35,30 @@ def streaming_seconds(
     return sum(fold(statement, each) for statement in statements)
 
 
-def product_seconds(
-    statement: Statement, axes: Mapping[Value, int], parts: int, flops_rate: float, cache: Cache
+def repeated_seconds(
+    statement: Statement, axes: Mapping[Value, int], parts: int, rates: tuple[float, float], cache: Cache
 ) -> float:
-    """Seconds of the matrix products in the longest of so many parts. Each takes the time of its arithmetic,
-    or of its operands if that is longer: they come from beyond a core's cache."""
+    """Seconds of the longest of so many parts. What is not divided is done by each unit, whole. A product
+    takes the time of its arithmetic, or of its operands if that is longer: they come from beyond a core's
+    cache.
+
+    `rates`: flops per second of products of few rows, and of the rest.
+    """
+    products, others = rates
 
     def each(inner: Statement, inside: Inside[float]) -> float:
+        nested = sum(map(sum, inside))
+        if isinstance(inner, LoopUTask):
+            return nested * runs(inner)
         if isinstance(inner, BranchUTask):
-            return sum(map(sum, inside)) / len(inner.branches)
-        if not isinstance(inner, UOperator) or inner.kind != "dot":
-            nested = sum(map(sum, inside))
-            return nested * runs(inner) if isinstance(inner, LoopUTask) else nested
-        cut = axes.get(inner.output)
-        tie = rule(inner).along([cut]) if cut is not None else None
+            return nested / len(inner.branches)
+        if not isinstance(inner, UOperator):
+            return nested
+        cut = [axes.get(value) for value in inner.outputs]
+        tie = rule(inner).along(cut) if any(axis is not None for axis in cut) else None
+        flops = work(inner).flops / (1 if tie is None else parts)
+        if inner.kind != "dot":
+            return flops / (products if inner.kind in PRODUCTS else others)
         shares = tie.inputs if tie is not None else (None,) * len(inner.inputs)
         read = sum(
             v.type.nbytes
@@ -56,7 +66,7 @@ def product_seconds(
             / (cache.far_rate if v.type.nbytes <= cache.far else cache.memory_rate)
             for v, axis in zip(inner.inputs, shares, strict=True)
         )
-        return max(work(inner).flops / (1 if tie is None else parts) / flops_rate, read)
+        return max(flops / products, read)
 
     return fold(statement, each)
 

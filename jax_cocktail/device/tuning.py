@@ -94,6 +94,7 @@ class FactorTuning:
     # half the rate of panels.
     alike_reads: int = 12
     block_rows: int = 6  # most rows of a block (kCkBlockRows)
+    copied_depth: int = 128  # products of an element from which on a copy of it takes next to no time
 
     # Bytes.
     bytes: int = 64 << 10  # of a matrix; a smaller one stays in the nearest cache wherever its lines lie
@@ -146,7 +147,7 @@ class DivisionTuning:
 
     # Most seconds of products with divided loop bodies, in those of independent parts.
     together: float = 0.8
-    few_rows: float = 100e9  # [M] flops per second of products of a few rows, on one core of a Zen 4
+    thin_rate: float = 100e9  # [M] flops per second of products of a few rows, on one core of a Zen 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from math import ceil, inf, prod
 
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass
-from jax_cocktail.cost.reuse import product_seconds, reused_bytes, streaming_seconds
+from jax_cocktail.cost.reuse import repeated_seconds, reused_bytes, streaming_seconds
 from jax_cocktail.cost.unit_time import Part, Seconds, seconds_by_share, unit_seconds
 from jax_cocktail.cost.work import Work, has_loop, total
 from jax_cocktail.device.host import SERVER, Cache
@@ -160,8 +160,10 @@ class Limits(DivisionTuning):
     def seconds(
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 1
     ) -> float:
-        """Seconds of the products in the longest part, or in everything without parts."""
-        return sum(product_seconds(s, axes or {}, parts, self.few_rows, self.cache) for s in statements)
+        """Seconds of the longest part, or of everything without parts. Operands of products come from caches
+        that all share."""
+        rates = self.thin_rate, SERVER.ours.light
+        return sum(repeated_seconds(s, axes or {}, parts, rates, self.cache) for s in statements)
 
     def parts(self, cut: AxisClass, units: int) -> int | None:
         """The fewest parts that keep the units busy; None if there is no such number. They are equal, or the

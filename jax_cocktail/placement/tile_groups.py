@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from math import ceil
 
 from jax_cocktail.analysis.access import reads_own_part
 from jax_cocktail.analysis.axes import rule
@@ -172,8 +173,7 @@ class _Divider:
         self.claims: dict[int, CutChoice] = {}
         self.divided: dict[tuple[int, ...], float] = {}  # positions of loops -> seconds with divided bodies
         self.counts: dict[tuple[int, tuple[int, ...]], int | None] = {}  # class, positions -> parts
-        self.refused: list[tuple[AxisClass, str]] = []
-        self.avoids_pieces = False  # other classes went before one that has short pieces of rows
+        self.refused, self.avoids_pieces = list[tuple[AxisClass, str]](), False  # for short pieces of rows
         self.uncrossed: list[tuple[AxisClass, list[int]]] = []  # and the positions that they fit
 
     def divide(self) -> Division:
@@ -215,7 +215,7 @@ class _Divider:
         offers.sort(key=lambda offer: offer[:3])
         for number, (*_, cut, fitting) in enumerate(offers):
             free = [n for n in fitting if n not in self.claims]
-            loops = [n for n in free if has_loop(self.statements[n])]
+            loops, free = self._loops_inside(cut, free)
             parts = self._independent(cut, loops)[1] if loops else self._communicating(cut, free)
             if parts is None and loops:  # a loop over the remainder would take too long
                 free = [n for n in free if n not in loops]
@@ -229,6 +229,14 @@ class _Divider:
                 continue
             choice = CutChoice(number, cut, parts, self.limits.line_of(cut, parts))
             self.claims.update(dict.fromkeys(free, choice))
+
+    def _loops_inside(self, cut: AxisClass, free: list[int]) -> tuple[list[int], list[int]]:
+        """The loops that move into tiles of the class, all or some, and the statements without the others."""
+        loops = [n for n in free if has_loop(self.statements[n])]
+        if len(loops) > 1 and self._independent(cut, loops)[1] is None:
+            inside = [n for n in loops if self._independent(cut, (n,))[1] is not None] or loops
+            return inside, [n for n in free if n in inside or n not in loops]
+        return loops, free
 
     def _rank(self, cut: AxisClass, positions: Sequence[int]) -> tuple[float, float]:
         """The class with the lowest rank gets the statements that several classes want."""
@@ -271,7 +279,8 @@ class _Divider:
         for superstep in division.supersteps:
             found += self._inside([region.body[n] for n in superstep.mesh])
             shared = (
-                self.limits.seconds([region.body[n] for n in c.positions], c.axes, c.parts)
+                ceil(c.parts / self.units)
+                * self.limits.seconds([region.body[n] for n in c.positions], c.axes, c.parts)
                 for c in superstep.tile_groups
             )
             found += sum(shared) + (self.limits.crossing if superstep.tile_groups else 0.0)

@@ -1,8 +1,9 @@
 """Measures the processor of this machine once, and stores the result on disk.
 
-What is planned does not depend on it, only prices do, so nobody waits for it: the background measures when
-it has nothing else to do. A processor that other work disturbs seems slower than it is. So each figure is
-that of the fastest of several tries, and nothing is stored if other processes held the cores meanwhile.
+What is planned does not depend on it, only prices do: the background measures when it has nothing else to
+do, or a call that compiles now before it plans. A processor that other work disturbs seems slower than it
+is. So each figure is that of the fastest of several tries, and nothing is stored if other processes held the
+cores meanwhile.
 """
 
 from __future__ import annotations

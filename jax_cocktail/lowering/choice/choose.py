@@ -15,8 +15,8 @@ from math import inf
 from jax_cocktail import warning
 from jax_cocktail.config import BACKGROUND, FRESH
 from jax_cocktail.lowering.choice import decisions, leaving, plan_cache
-from jax_cocktail.lowering.choice.decisions import Decision, Plan
-from jax_cocktail.lowering.choice.request import Request, known_survey
+from jax_cocktail.lowering.choice.decisions import Decision
+from jax_cocktail.lowering.choice.request import Request, insisted, known_survey
 from jax_cocktail.lowering.choice.variants import program_keys, rewritten
 from jax_cocktail.lowering.edge import notices
 from jax_cocktail.lowering.edge import recursion_strategies as recursions
@@ -157,18 +157,13 @@ def _decide(request: Request) -> Decision:
 def _forced(request: Request) -> Decision:
     """The decision of the option `force`, for the best plan that is known."""
     force, known, prepared = request.force, request.known, request.prepared
-    plan = _insisted(request) if known is None else known.plan
+    if known is None:
+        found = known_survey(prepared, request.units, request.mark)
+        plan = insisted(prepared, request.units, request.mark, found).best
+    else:
+        plan = known.plan
     decision = replace(known or Decision(force), choice=force, plan=prepared.forced(plan))
     return replace(decision, why=f'the option force is "{force}"')
-
-
-def _insisted(request: Request) -> Plan:
-    """The best plan. A survey ends early if ours cannot win; who insists on it wants all cores of a host."""
-    prepared, units, mark = request.prepared, request.units, request.mark
-    found = known_survey(prepared, units, mark)
-    if request.force == "cocktail" and found.comparison.hopeless() and not prepared.machine.is_gpu:
-        found = known_survey(prepared, units, mark, insists=True)
-    return found.best
 
 
 def _built(request: Request, decision: Decision, report: Report) -> Choice:

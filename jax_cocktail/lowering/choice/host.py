@@ -16,12 +16,14 @@ from jax_cocktail.lowering.state import Mark
 _LOG = logging.getLogger("jax_cocktail")
 
 
-def host_of(mark: Mark) -> HostSpec:
+def host_of(mark: Mark, runs_there: bool) -> HostSpec:
     """The figures for a call: of no machine in particular if it is reproducible. Those that were measured do
-    not count where nothing does that was stored. Who waits for a compiler waits for them, too."""
-    if mark.options.reproducible:
+    not count where nothing does that was stored. Who waits for a compiler waits for them, too, if the call
+    `runs_there`."""
+    options = mark.options
+    if options.reproducible:
         return SERVER
-    if mark.options.compile != BACKGROUND and may_detach(mark):
+    if runs_there and options.compile != BACKGROUND and options.force != "stock" and may_detach(mark):
         measure_host()
     from jax_cocktail.runtime import host_figures  # a call of a cached program has no prices
 
@@ -30,7 +32,7 @@ def host_of(mark: Mark) -> HostSpec:
 
 @cache
 def measure_host() -> None:
-    """Measures this machine for later processes, unless an earlier one has done it."""
+    """Measures this machine, unless an earlier process has done it. If prices have been made, they stay."""
     from jax_cocktail.runtime import host_figures  # and the compiler
 
     try:

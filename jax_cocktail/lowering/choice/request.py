@@ -75,7 +75,8 @@ class Request:
 
     @cached_property
     def machine(self) -> Machine:
-        return machine_of(spec_of(self.mark, self.platform), host=host_of(self.mark))
+        spec = spec_of(self.mark, self.platform)
+        return machine_of(spec, host=host_of(self.mark, spec is None))
 
     @cached_property
     def units(self) -> int:
@@ -211,3 +212,12 @@ def known_survey(
             check_survey(found, make(), mark)
         return found
     return make()  # somebody has changed the file
+
+
+def insisted(prepared: Translated, units: int, mark: Mark, found: Survey) -> Survey:
+    """The survey for the option `force`: `found` has ended early if ours cannot win, but who insists on it
+    wants all cores of a host."""
+    ended = found.comparison.hopeless() and units > 1 and not prepared.machine.is_gpu
+    if mark.options.force != "cocktail" or not ended:
+        return found
+    return known_survey(prepared, units, mark, insists=True)

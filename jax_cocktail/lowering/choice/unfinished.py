@@ -26,7 +26,7 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.choice import plan_cache
 from jax_cocktail.lowering.choice.host import host_of, measure_host
-from jax_cocktail.lowering.choice.request import Request, known_survey
+from jax_cocktail.lowering.choice.request import Request, insisted, known_survey
 from jax_cocktail.lowering.choice.variants import Translated, program_keys, store_programs
 from jax_cocktail.lowering.run.background import before_end, may_detach
 from jax_cocktail.lowering.state import HURRYING, Mark, go_on
@@ -161,12 +161,12 @@ def finish(call: Unfinished) -> None:
     """
     from jax_cocktail.lowering.choice.decide import worth_building  # and all that plans and measures
 
-    options, machine = call.mark.options, machine_of(call.spec, host=host_of(call.mark))
+    options, machine = call.mark.options, machine_of(call.spec, host=host_of(call.mark, False))
     translated = Translated(machine=machine, programs=call.programs, memory_bound=call.memory_bound)
     thorough = options.profile == "full"
     found = known_survey(translated, call.units, call.mark, thorough)
     if options.force != "auto":
-        first, *others = (translated.forced(found.best),)
+        first, *others = (translated.forced(insisted(translated, call.units, call.mark, found).best),)
     elif found.comparison.hopeless() and not thorough:
         return
     else:

@@ -245,8 +245,9 @@ class _Packer:
         left, right = dot.inputs
         dot = with_operands(dot, {left: self._own(left, dot.source)})
         panels = self._panels(dot)
-        if panels is not None and panels.padding and dot.output in self.in_place:
-            panels = None  # the columns of zeros would take a copy of the result
+        if panels is not None and dot.output in self.in_place:  # its sums are then copied to their place
+            shallow = dot.inputs[1].type.shape[0] < FACTORS.copied_depth
+            panels = None if shallow or panels.padding else panels
         order: Order | Axes = self._tensor_order(dot) or panels or self._turned(dot)
         own, kept = self._row(right, order, dot.source)
         if kept is not None:
