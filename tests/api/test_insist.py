@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail.cost.price import Comparison, Price
 from jax_cocktail.lowering.choice import survey
+from jax_cocktail.memory import MEMORY
 
 
 def heavy(x: Any, w: Any) -> Any:
@@ -18,8 +20,9 @@ def heavy(x: Any, w: Any) -> Any:
 
 
 @pytest.mark.parametrize("force", ("auto", "cocktail"))
-def test_all_cores_are_planned_for(monkeypatch: pytest.MonkeyPatch, force: str) -> None:
+def test_all_cores_are_planned_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, force: str) -> None:
     """A survey ends with the plan for one core if no number of them can win."""
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))  # nobody has decided
     alone, shared, stock = (Price(s, s, s, s) for s in (2.0, 1.2, 1.0))
     assert Comparison(alone * 0.5, stock).hopeless()
     asked = list[int]()
@@ -28,6 +31,8 @@ def test_all_cores_are_planned_for(monkeypatch: pytest.MonkeyPatch, force: str) 
         asked.append(units)
         return alone if units == 1 else shared
 
+    MEMORY.prepared.clear()
+    MEMORY.decisions.clear()
     monkeypatch.setattr(survey, "our_price", priced)
     monkeypatch.setattr(survey, "stock_price", lambda *_: stock)
     options = {"force": force, "units": 2, "compile": "now", "plans": "fresh"}

@@ -255,7 +255,7 @@ UNMEASURED = {
 @pytest.mark.parametrize("way", UNMEASURED)
 def test_without_a_measurement_stock_xla_runs(way, monkeypatch):
     """Unless the model is never wrong. By the figures of a table: its prices differ on other machines."""
-    monkeypatch.setattr(request, "host_of", lambda mark: SERVER)
+    monkeypatch.setattr(request, "host_of", lambda *_: SERVER)
     forget()
     assert "jax_cocktail_cpu" not in UNMEASURED[way](jax_cocktail.jit(softmax, options=SCOPE))
     monkeypatch.setattr(survey, "MODEL", tuning.ModelTuning(stitched_gain=0.0))

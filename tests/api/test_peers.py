@@ -22,13 +22,23 @@ def normal(*shape):
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
-LOOPS = {
-    "collatz": (np.arange(1, 30, dtype=np.int32),),
-    "lorenz": (normal(5, 3), 10),
-    "levenshtein": (RANDOM.integers(0, 3, 9).astype(np.int32), RANDOM.integers(0, 3, 7).astype(np.int32)),
-    "newton": (np.float32(2.5), 12),
-    "kalman": (normal(9), EYE, normal(3), EYE, np.float32(0.5)),
-    "metropolis": (normal(4), normal(20, 4), RANDOM.uniform(size=20).astype(np.float32)),
+NUMBERS, POINTS, SEEN = np.arange(1, 30, dtype=np.int32), normal(5, 3), normal(3)
+A, B = (RANDOM.integers(1, 3, n).astype(np.int32) for n in (9, 7))
+MOVES, DRAWS, STATE = normal(20, 4), RANDOM.uniform(size=20).astype(np.float32), normal(4)
+ANGLES = (np.float32(0.4), np.float32(0.9), np.float32(0.3))
+SIGNAL, HALF, RATES = normal(9), np.float32(0.5), RANDOM.uniform(2, 3.5, 12).astype(np.float32)
+FILTER = (EYE, SEEN, EYE, HALF)
+LOOPS = {  # arguments, an array like the result, and the arguments of C++ if they are others
+    "collatz": ((NUMBERS,), NUMBERS, (NUMBERS, NUMBERS.size)),
+    "lorenz": ((POINTS, 10), POINTS, (POINTS, 5, 10)),
+    "levenshtein": ((A, B), np.int32(0), (A, 9, B, 7)),
+    "newton": ((np.float32(2.5), 12), np.float32(0), ()),
+    "kalman": ((SIGNAL, *FILTER), np.empty((9, 3), np.float32), (SIGNAL, 9, *FILTER, 3)),
+    "metropolis": ((STATE, MOVES, DRAWS), STATE, (STATE, 4, MOVES, DRAWS, 20)),
+    "logistic": ((HALF, RATES), RATES, (HALF, RATES, 12)),
+    "divisors": ((A[:7], B), np.int32(0), (A, B, 7)),
+    "walk": ((np.uint32(12345), 30), np.empty(2, np.float32), ()),
+    "pendulum": ((*ANGLES, 25), np.empty(2, np.float32), ()),
 }
 
 
@@ -48,10 +58,13 @@ def loops(monkeypatch):
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops(loops, name):
-    row = scalar._row(name, getattr(scalar, name), LOOPS[name])
+    arguments, like, there = LOOPS[name]
+    has_numba = hasattr(loops, name)
+    row = scalar._row(name, getattr(scalar, name), arguments, np.empty_like(like), there, numba=has_numba)
     found = jax_cocktail.jit(row.function, options={"force": "cocktail"})(*row.arguments)
     np.testing.assert_allclose(found, jax.jit(row.function)(*row.arguments), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(found, row.peers["numba"]()(), rtol=1e-4, atol=1e-4)
+    for peer in row.peers.values():
+        np.testing.assert_allclose(found, peer()(), rtol=1e-4, atol=1e-4)
 
 
 def test_decoder(loops):
