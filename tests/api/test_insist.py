@@ -19,6 +19,7 @@ def heavy(x: Any, w: Any) -> Any:
     return lax.fori_loop(0, 3, lambda _, a: jnp.tanh(a @ w), x)
 
 
+@pytest.mark.all_candidates
 @pytest.mark.parametrize("force", ("auto", "cocktail"))
 def test_all_cores_are_planned_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, force: str) -> None:
     """A survey ends with the plan for one core if no number of them can win."""
