@@ -173,7 +173,8 @@ class _Divider:
         self.claims: dict[int, CutChoice] = {}
         self.divided: dict[tuple[int, ...], float] = {}  # positions of loops -> seconds with divided bodies
         self.counts: dict[tuple[int, tuple[int, ...]], int | None] = {}  # class, positions -> parts
-        self.refused, self.avoids_pieces = list[tuple[AxisClass, str]](), False  # for short pieces of rows
+        self.refused: list[tuple[AxisClass, str]] = []
+        self.avoids_pieces = False  # other classes went before one that has short pieces of rows
         self.uncrossed: list[tuple[AxisClass, list[int]]] = []  # and the positions that they fit
 
     def divide(self) -> Division:
@@ -214,8 +215,7 @@ class _Divider:
         ]
         offers.sort(key=lambda offer: offer[:3])
         for number, (*_, cut, fitting) in enumerate(offers):
-            free = [n for n in fitting if n not in self.claims]
-            loops, free = self._loops_inside(cut, free)
+            loops, free = self._loops_inside(cut, [n for n in fitting if n not in self.claims])
             parts = self._independent(cut, loops)[1] if loops else self._communicating(cut, free)
             if parts is None and loops:  # a loop over the remainder would take too long
                 free = [n for n in free if n not in loops]

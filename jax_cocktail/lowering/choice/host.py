@@ -27,7 +27,7 @@ def host_of(mark: Mark, runs_there: bool) -> HostSpec:
         measure_host()
     from jax_cocktail.runtime import host_figures  # a call of a cached program has no prices
 
-    return host_figures.host(measured=mark.options.plans != FRESH)
+    return host_figures.host(measured=options.plans != FRESH)
 
 
 @cache
