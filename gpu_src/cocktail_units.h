@@ -87,6 +87,14 @@ struct CkUnit {
   const i64* sizes;  // CK_SIZES launch parameters; for the program's function alone
 };
 
+// A loop whose trips the threads of all units share: the first trip of this thread, and how far its next one
+// is. A warp takes a run of trips, so that its accesses coalesce, and units take warps in turn, so that a few
+// trips are spread over all units.
+CK_INLINE i32 ck_first_trip(const CkUnit* unit) {
+  return (ck_warp() * unit->count + unit->index) * CK_WARP + ck_warp_lane();
+}
+CK_INLINE i32 ck_next_trip(const CkUnit* unit) { return unit->count * CK_THREADS; }
+
 // The only parameter of a kernel: operands, results, workspace, error word; and the launch parameters.
 struct CkLaunch {
   void* pointers[CK_OPERANDS + CK_RESULTS + 2];

@@ -65,6 +65,7 @@ from jax_cocktail.schedule.sync.exchange import exchange
 from jax_cocktail.schedule.sync.plan_tail import Observer, Planned, TailPass, finish, run_passes
 from jax_cocktail.schedule.unit_count import fix_unit_count
 from jax_cocktail.schedule.vmap.recover import recover
+from jax_cocktail.schedule.vmap.threads import threads
 from jax_cocktail.stitch.collapse_axes import collapse_axes
 from jax_cocktail.stitch.fuse import fuse
 from jax_cocktail.stitch.share_exponentials import share_exponentials
@@ -82,6 +83,7 @@ from jax_cocktail.utask.sizes import Parameter
 Pass = Callable[[UProgram], UProgram]
 _REACHES: Mapping[str, Form] = {  # the form of a program after a pass
     "recover": "placed",  # it gives each unit its share of the batch
+    "threads": "placed",  # and this one each thread
     "place": "placed",
     "fuse": "planned",
 }
@@ -99,8 +101,10 @@ def passes(
     if machine.spec is not None and machine.spec.matrix_float32 == "none":
         table.append(("exact_products", exact_products))
     table += [("simplify", simplify), ("launch_parameters", launch_parameters)]
-    if not machine.is_gpu:  # threads have lanes of their own
+    if not machine.is_gpu:
         table.append(("recover", partial(recover, units=candidate.units, remark=remark)))
+    elif candidate.units > 1:
+        table.append(("threads", partial(threads, remark=remark)))
     if candidate.distribute:
         table.append(("layers", partial(layers, remark=remark)))
     table.append(("hoist", partial(hoist, remark=remark)))
@@ -300,6 +304,8 @@ def _emit(
     fired = tuple(dict.fromkeys(name for (_, old), (name, new) in pairwise(made) if new is not old))
     planned = schedule(stitched, beside_counters(machine) if trace else machine, cluster, observers)
     final, plan, stamps = planned.program, planned.plan, None
+    if machine.is_gpu:  # loops whose trips threads share have no parts that count units
+        plan = replace(plan, most_units=min(plan.most_units, candidate.units))
     if trace:
         plan = with_counters(plan, machine)
         stamps = stamps_of(final, plan, machine, trace)

@@ -7,12 +7,12 @@ the generation of the templates, and how often loops of unknown trip count ran.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from jax_cocktail.cost.kernel import Branch, Kernel, Node, Nodes, Parts, Repeat, Sync, Work
+from jax_cocktail.cost.kernel import Branch, Each, Kernel, Node, Nodes, Parts, Repeat, Sync, Work
 from jax_cocktail.device.cards import card_like
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import GENERATIONS, TEMPLATES, Templates
@@ -135,7 +135,12 @@ def _plain_node(node: Node) -> list[Any]:
         return ["repeat", _plain(node.body), node.trips, node.doubled]
     if isinstance(node, Parts):
         return ["parts", _plain(node.body), node.first, node.count]
+    if isinstance(node, Each):
+        return ["each", _plain(node.body), node.count]
     return ["choice", [_plain(side) for side in node.sides], node.stage]
+
+
+_NESTS: Mapping[str, Callable[..., Node]] = {"repeat": Repeat, "parts": Parts, "each": Each}
 
 
 def _nodes(plain: list[Any]) -> Nodes:
@@ -145,8 +150,8 @@ def _nodes(plain: list[Any]) -> Nodes:
 def _node(kind: str, first: Any, *others: Any) -> Node:
     if kind == "choice":
         return Branch(tuple(map(_nodes, first)), *others)
-    if kind in ("repeat", "parts"):
-        return (Repeat if kind == "repeat" else Parts)(_nodes(first), *others)
+    if kind in _NESTS:
+        return _NESTS[kind](_nodes(first), *others)
     return Sync(first) if kind == "crossing" else Work(first, *others)
 
 

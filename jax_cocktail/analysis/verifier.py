@@ -23,9 +23,11 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    by_threads,
     is_a,
     is_parallel,
     once,
+    operators_in,
 )
 from jax_cocktail.utask.layout import core, reduced_axes
 from jax_cocktail.utask.operators import BARRIERS, HALVES, NO_RESULTS
@@ -222,6 +224,16 @@ class _Verifier:
             if message:
                 self._where = loop
                 self._fail(message)
+        if by_threads(loop):
+            self._alone(loop)
+
+    def _alone(self, loop: LoopUTask) -> None:
+        """Constraint 1 of COCKTAILER: what a thread runs alone asks for no other thread."""
+        for operator in operators_in(loop.body):
+            arrays = [v for v in operator.outputs if not v.type.is_scalar]
+            if operator.facts.together or (arrays and operator.kind != "dynamic_update_slice"):
+                self._where = operator
+                self._fail(f"{operator.kind} in what one thread runs: it takes a block")
 
     # -- groups ------------------------------------------------------------------------------------------
     def _stitched(self, group: StitchedUTask) -> None:

@@ -88,6 +88,7 @@ class Context:
     first_codes: Mapping[str, int] = field(default_factory=dict)  # see `utask.failure`
     part_depth: int = 0  # parallel loops around the statement at hand
     loop_depth: int = 0  # other loops around it
+    by_thread: bool = False  # it is in a parallel loop whose trips the threads share: each runs it alone
     in_part: bool = False  # it is in a function of its own for the parts of a parallel loop
     held: dict[Value, HeldMatrix] = field(default_factory=dict)  # see `codegen.held`
     held_bytes: int = 0
@@ -298,9 +299,10 @@ class Context:
             yield
 
     def one_thread(self, *, of_one_unit: bool) -> str:
-        """The condition of a statement that is executed once, by unit 0 if `of_one_unit`, else by each."""
+        """The condition of a statement that is executed once, by unit 0 if `of_one_unit`, else by each unit,
+        or each thread that is alone."""
         terms = [ALONE] if of_one_unit and self.has_units else []
-        terms += ["ck_lane() == 0"] if self.target.has_threads else []
+        terms += ["ck_lane() == 0"] if self.target.has_threads and not self.by_thread else []
         return " && ".join(terms)
 
     def fence(self) -> None:

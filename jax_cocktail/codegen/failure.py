@@ -20,6 +20,6 @@ def emit_fail(context: Context, operator: UOperator) -> None:
     conditions: list[Expression] = [code("{} != 0", name)]
     if context.target.has_threads:  # in memory of all
         conditions += [ALONE] if context.has_units and not context.part_depth else []
-        conditions.append("ck_lane() == 0")
+        conditions += [] if context.by_thread else ["ck_lane() == 0"]
     context.writer.line("if ({}) {}", joined(" && ", conditions), told)
     context.set(operator.output, name)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
+from jax_cocktail.codegen import threads
 from jax_cocktail.codegen.anchors import emit_anchor
 from jax_cocktail.codegen.context import ALONE, Context
 from jax_cocktail.codegen.divide import LENGTH, divide
@@ -16,20 +17,16 @@ from jax_cocktail.codegen.groups import emit_group
 from jax_cocktail.codegen.held import emit_run, holding, run_at
 from jax_cocktail.codegen.kernel import (
     LEFT,
-    Assign,
     Comment,
     Compound,
     Expression,
     Line,
-    Load,
     Name,
     SizeName,
     spelled,
     text,
 )
-from jax_cocktail.codegen.lanes import emit_copy
 from jax_cocktail.codegen.launch import Text, counts, declared, lengths, parameters, sized_spaces
-from jax_cocktail.codegen.mapping import lane_nest
 from jax_cocktail.codegen.outline import (
     Outer,
     OutlineTable,
@@ -44,6 +41,8 @@ from jax_cocktail.codegen.parts import PART_BYTES, arranged, tables
 from jax_cocktail.codegen.roles import Role, roles_of
 from jax_cocktail.codegen.stamps import StampTable
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE
+from jax_cocktail.codegen.threads import alone
+from jax_cocktail.codegen.transfer import emit_transfer
 from jax_cocktail.codegen.writer import Writer, clamped, code, down, joined, up
 from jax_cocktail.cost.kernel import outlines_loops
 from jax_cocktail.device.machine import Machine
@@ -58,12 +57,13 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    by_threads,
     is_a,
     operators_in,
 )
 from jax_cocktail.utask.operators import HALVES
 from jax_cocktail.utask.plan import MemoryPlan
-from jax_cocktail.utask.types import NOWHERE, Value
+from jax_cocktail.utask.types import NOWHERE
 
 FIRST = Name("first", outer=True)  # the unit that executes the first trip: a parameter of a part
 
@@ -236,7 +236,7 @@ def _emit_part(context: Context, outlined: bool, statement: Statement, emit: Cal
     """Emits a statement in its own braces, or as an outlined function if the program has outlined functions
     and it can be one. In a part that a loop repeats it stays: a function in a function gets few registers,
     and then waits for one load after the other."""
-    repeated, template = context.in_part and context.loop_depth, product_in(statement)
+    repeated, template = context.by_thread or (context.in_part and context.loop_depth), product_in(statement)
     outlines = context.products if template else context.outlines
     if outlines is None or not outlined or repeated:
         with context.writer.block(template=template):
@@ -288,6 +288,9 @@ def _emit_loop(context: Context, loop: LoopUTask) -> None:
             with context.writer.block("else"):
                 _emit_inline_loop(context, loop)
             return
+    if by_threads(loop) or context.by_thread:
+        _emit_inline_loop(context, loop)
+        return
     _emit_held_loop(context, loop)
 
 
@@ -373,30 +376,38 @@ def _first_part(number: int, first: Expression | int) -> Expression:
 
 
 def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
-    for out, parameter in zip(loop.outputs, loop.carried, strict=True):
-        if out.type.is_scalar:
-            context.alias(out, parameter)
+    _alias(context, loop)
     emit_transfer(context, loop.initial, loop.carried)
     if loop.condition is None:
         assert loop.index is not None
         name, dtype = Name(f"v{loop.index.id}", outer=True), COMPUTE[loop.index.type.dtype]
         context.registers[loop.index] = name if dtype == context.writer.index else code("{}({})", dtype, name)
         context.indices[name] = "i64"
+        if by_threads(loop) and (inner := threads.unending(loop)) is not None:
+            _alias(context, inner)
+            threads.emit_refilled(context, loop, inner, name, partial(_emit_region, context))
+            del context.indices[name]
+            return
         with _trips(context, loop, name):
             _emit_region(context, loop.body)
             context.stamp_within(loop)
             emit_transfer(context, loop.body.results, loop.carried)
         del context.indices[name]
         return
-    for parameter, home in zip(loop.condition.parameters, loop.carried, strict=True):
-        if parameter.type.is_scalar:
-            context.alias(parameter, home)
     with context.writer.block("for (;;)"), _repeated(context):
         _emit_region(context, loop.condition)
         context.writer.line("if (!{}) break;", context.register(loop.condition.results[0]))
         _emit_region(context, loop.body)
         context.stamp_within(loop)
         emit_transfer(context, loop.body.results, loop.carried)
+
+
+def _alias(context: Context, loop: LoopUTask) -> None:
+    """Gives the registers of a loop's carries to its results, and to what its condition tests."""
+    for values in (loop.outputs, loop.tested):
+        for value, home in zip(values, loop.carried, strict=True):
+            if value.type.is_scalar and value is not home:
+                context.alias(value, home)
 
 
 @contextmanager
@@ -412,6 +423,10 @@ def _trips(context: Context, loop: LoopUTask, name: Name) -> Iterator[None]:
     trips = cast(int, loop.trip_count)
     if not loop.parallel:
         with context.writer.loop(name, trips), _repeated(context):
+            yield
+        return
+    if by_threads(loop):
+        with alone(context), context.writer.loop(name, trips, start=threads.FIRST, step=threads.NEXT):
             yield
         return
     start: Expression = "0"
@@ -436,62 +451,3 @@ def _emit_branch(context: Context, branch: BranchUTask) -> None:
         with context.writer.block(head):
             _emit_region(context, region)
             emit_transfer(context, region.results, branch.outputs)
-
-
-def emit_transfer(context: Context, sources: Sequence[Value], targets: Sequence[Value]) -> None:
-    """Parallel copy: every target gets its source's value from before any target changed."""
-    arrays, scalars = [], []
-    for source, target in zip(sources, targets, strict=True):
-        if not target.type.is_scalar:
-            if target.type.size and not context.same_place(source, target):
-                arrays.append((source, target))
-        elif context.register(source) != context.register(target):
-            scalars.append((context.register(source), context.register(target)))
-    _transfer_registers(context, scalars)
-    _transfer_arrays(context, arrays)
-
-
-def _transfer_registers(context: Context, moves: list[tuple[Expression, Expression]]) -> None:
-    written = {target for _, target in moves}
-    late = []
-    for source, target in moves:
-        if source in written:
-            source = context.writer.let("auto", context.writer.fresh("m"), source)
-        late.append(Assign(target, source))
-    context.writer.add(*late)
-
-
-def _transfer_arrays(context: Context, moves: list[tuple[Value, Value]]) -> None:
-    """Copies first to targets that no other copy reads; the remaining cycles are rotated by element."""
-    pending = list(moves)
-    since: list[tuple[Value, Value]] = []  # moves since the last block barrier
-    while pending:
-        read = [context.slot(source) for source, _ in pending]
-        ready = next((m for m in pending if read.count(context.slot(m[1])) == 0), None)
-        if ready is None:
-            if since:
-                context.fence()
-            _rotate(context, pending)
-            return
-        if any(context.slot(ready[1]) == context.slot(source) for source, _ in since):
-            context.fence()
-            since = []
-        with context.alone(ready[1]):
-            emit_copy(context, *ready)
-        pending.remove(ready)
-        since.append(ready)
-
-
-def _rotate(context: Context, moves: list[tuple[Value, Value]]) -> None:
-    """Rotates a cycle, in which every buffer is the source of one move and the target of another."""
-    writer = context.writer
-    for size in sorted({t.type.size for _, t in moves}):
-        same = [m for m in moves if m[1].type.size == size]
-        targets = [target for _, target in same]
-        at = Name("i")
-        with context.alone(*targets), writer.block(), lane_nest(context, [(at, size)]):
-            names = [writer.fresh("m") for _ in same]
-            for name, (source, target) in zip(names, same, strict=True):
-                writer.let(STORAGE[target.type.dtype], name, Load(context.pointer(source), at))
-            for name, target in zip(names, targets, strict=True):
-                writer.store(Load(context.pointer(target), at), name)

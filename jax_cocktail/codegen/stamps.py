@@ -22,6 +22,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
+    by_threads,
     is_a,
     is_parallel,
     operators_of,
@@ -152,7 +153,7 @@ class _Finder:
     def _begins_inside(self, statement: Statement) -> bool:
         """True for a parallel loop whose first statement has a stamp: one of its own would tell no more. What
         follows the loop has one, too, so a tile needs none at its end."""
-        if not is_parallel(statement) or not self._kind(statement):
+        if not is_parallel(statement) or by_threads(statement) or not self._kind(statement):
             return False
         first = next((s for s in statement.body.body if self._kind(s) or not is_free(s)), None)
         return first is not None and bool(self._kind(first))
@@ -161,7 +162,8 @@ class _Finder:
         """The stamps of the regions of a statement; False if there are none. A condition ends before the body
         of its loop begins."""
         before = len(self.rows)
-        for region in regions_of(statement) if self._kind(statement) else ():
+        enters = self._kind(statement) and not by_threads(statement)  # each thread has its own clock there
+        for region in regions_of(statement) if enters else ():
             ended = isinstance(statement, LoopUTask) and len(self.rows) > before
             self.region(region, number, ended=ended)
         return len(self.rows) > before
@@ -184,6 +186,8 @@ class _Finder:
                 return statement.kind if statement.kind in HALVES else "arrive"
             if statement.kind == "block_barrier":
                 return "meet" if self._level == EVERYTHING else ""
+        if by_threads(statement):
+            return "parts" if self._is_long(statement) else ""
         if isinstance(statement, LoopUTask):
             kind = "parts" if statement.parallel else "loop"
         else:

@@ -18,6 +18,7 @@ import numpy as np
 from jax_cocktail.cost.kernel import (
     Branch,
     Clock,
+    Each,
     Kernel,
     LevelBytes,
     Node,
@@ -39,6 +40,8 @@ from jax_cocktail.device.unit import unit_of
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, is_a
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.rewrite import Inside, fold
+
+_SCHEDULERS = 4  # of a multiprocessor: each issues an instruction of one of its warps per clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,8 @@ def kernel_spent(
     spec = spec.in_cluster() if kernel.cluster else spec
     together = 1 if _crosses(kernel.nodes) else _co_resident(kernel, spec)
     units = max(min(kernel.units, spec.units * together), 1)
-    timer = _Timer(spec, templates.sized(kernel.threads), unknown_trips, units, together)
-    sharers = min(units, spec.units) if any(isinstance(n, Parts) for n in _all(kernel.nodes)) else 1
+    timer = _Timer(spec, templates.sized(kernel.threads), unknown_trips, units, kernel.threads, together)
+    sharers = min(units, spec.units) if any(isinstance(n, Parts | Each) for n in _all(kernel.nodes)) else 1
     rate = min(spec.memory_rate, 2 * sharers * spec.memory_rate / spec.units)
     loading = Spent(np.full(units, kernel.read / rate), bytes=LevelBytes(memory=kernel.read))
     return timer.all(kernel.nodes, alone=False) + loading
@@ -110,7 +113,7 @@ def _all(nodes: Iterable[Node]) -> Iterable[Node]:
         yield node
         for side in node.sides if isinstance(node, Branch) else ():
             yield from _all(side)
-        if isinstance(node, Repeat | Parts):
+        if isinstance(node, Repeat | Parts | Each):
             yield from _all(node.body)
 
 
@@ -124,6 +127,7 @@ class _Timer:
     templates: Templates
     unknown_trips: int | None
     units: int
+    block: int  # threads
     together: int  # blocks on one multiprocessor, which share its rates but not its latencies
 
     def all(self, nodes: Iterable[Node], alone: bool) -> Spent:
@@ -158,11 +162,22 @@ class _Timer:
             return self.all(node.body, alone).times(once_stopped(number) if node.doubled else number)
         if isinstance(node, Branch):
             return self._branch(node, alone)
+        if isinstance(node, Each):
+            return self._threads(node)
         assert isinstance(node, Parts)
         one = self.all(node.body, alone=True)
         clock = turns(node.first, node.count, self.units) * one.seconds
         foreign = self._clocks(foreign=1) if node.count < self.units else 0.0
         return replace(one * node.count, clock=clock + foreign, barriers=one.barriers)
+
+    def _threads(self, node: Each) -> Spent:
+        """Warps hide the latency of each other, as long as the schedulers have slots left."""
+        one = self.all(node.body, alone=True)
+        warps = ceil(node.count / self.spec.warp / self.units)
+        together = min(warps, self.block // self.spec.warp)
+        slots = _SCHEDULERS * self.templates.scalar
+        clock = one.clock * (ceil(warps / together) * max(1.0, together / slots))
+        return replace(one * node.count, clock=clock, barriers=0.0)
 
     def _branch(self, node: Branch, alone: bool) -> Spent:
         sides = [self.all(side, alone) for side in node.sides]

@@ -31,6 +31,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    by_threads,
     is_a,
     is_parallel,
     operators_in,
@@ -93,6 +94,14 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
+class Each:
+    """A loop of `count` trips that the threads of all units share, each of which runs a trip alone."""
+
+    body: Nodes
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Branch:
     """A branch. `stage`: of a wavefront, which idles at the ends only."""
 
@@ -100,7 +109,7 @@ class Branch:
     stage: bool
 
 
-Node = Work | Sync | Repeat | Parts | Branch
+Node = Work | Sync | Repeat | Parts | Each | Branch
 Nodes = tuple[Node, ...]
 
 
@@ -196,6 +205,9 @@ class _Walker:
 
     # -- statements --------------------------------------------------------------------------------------
     def _statement(self, statement: Statement, context: _Context) -> Nodes:
+        if by_threads(statement):
+            nodes = self.region(statement.body, replace(context, alone=True))
+            return (Each(nodes, statement.trip_count or 0),)
         if is_parallel(statement) and not context.alone:
             return (self._parts(statement, context),)
         if isinstance(statement, LoopUTask):

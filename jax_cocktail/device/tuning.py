@@ -125,6 +125,17 @@ class BatchTuning:
 
 
 @dataclass(frozen=True, slots=True)
+class ElementTuning:
+    """Batch elements that have a thread of a GPU each [E]."""
+
+    fewest: int = 64  # elements: fewer leave most lanes of a few warps idle
+    run: int = 32  # of them are worth a unit of their own: a warp
+    numbers: int = 32  # of an array of one element, each of which is a register
+    statements: int = 4000  # of the code for one element
+    branch_flops: float = 64.0  # of a side of a select, from which only elements that take it compute it
+
+
+@dataclass(frozen=True, slots=True)
 class DivisionTuning:
     """The division of work over units [E]; GPUs differ where `BlockTuning` says so."""
 
@@ -292,6 +303,7 @@ MODEL = ModelTuning()
 LOOPS = LoopTuning()
 FACTORS = FactorTuning()
 BATCH = BatchTuning()
+ELEMENTS = ElementTuning()
 CORE_PARTIALS = PartialTuning(parts=64)
 BLOCK_PARTIALS = PartialTuning(parts=256)
 COLLAPSE = CollapseTuning()

@@ -16,6 +16,7 @@ from typing import Any, TypeGuard, TypeVar, cast
 from jax_cocktail.utask.operators import KINDS, OperatorKind
 from jax_cocktail.utask.types import INTEGERS, NOWHERE, SIGNED, Source, Value
 
+LEVELS = ("unit", "thread")  # of parallel loops
 Attribute = int | float | str | bytes | bool | tuple["Attribute", ...]
 Attributes = tuple[tuple[str, Attribute], ...]
 Known = dict[str, Any]  # facts about an operator or a region, by the function that found them
@@ -136,8 +137,9 @@ class LoopUTask:
 
     Parallel loop (counted only): the trips compute the tiles of an independent or a communicating axis. The
     trips are independent: each writes its own slice of every carried array, by `dynamic_update_slice` at a
-    start that is affine in the index, and reads of the carried arrays at most that slice. Units run them in
-    any order, side by side: unit (first + p) mod n of n units runs trip p.
+    start that is affine in the index, and reads of the carried arrays at most that slice. They run in any
+    order, side by side. `level`: what runs a trip. "unit": unit (first + p) mod n of n units runs trip p.
+    "thread": the threads of all units share the trips, so all values in the body have one element.
 
     `stops_by`: position of a carried bool[] that the condition tests, so the trip that returns false is the
     last one. The rest of such a trip may be the first region of a branch on it (`stopping_branch`).
@@ -154,6 +156,7 @@ class LoopUTask:
     source: Source = NOWHERE
     parallel: bool = False
     first: int = 0
+    level: str = "unit"
     stops_by: int | None = None
     likely_trips: int | None = None
 
@@ -166,6 +169,8 @@ class LoopUTask:
             raise ValueError("a parallel loop has a trip count")
         if self.first < 0 or (self.first and not self.parallel):
             raise ValueError(f"first unit {self.first}: one of a parallel loop, counted from 0")
+        if self.level not in LEVELS or (self.level == "thread" and (self.first or not self.parallel)):
+            raise ValueError(f"level {self.level!r} of a loop: {' or '.join(LEVELS)}, of a parallel loop")
         index = 0 if self.condition is not None else 1
         carried = tuple(v.type for v in self.initial)
         sides = [self.outputs, self.body.parameters[index:], self.body.results]
@@ -329,6 +334,11 @@ def is_a(statement: Statement | None, *kinds: str) -> TypeGuard[UOperator]:
 def is_parallel(statement: Statement | None) -> TypeGuard[LoopUTask]:
     """True if a statement is a parallel loop."""
     return isinstance(statement, LoopUTask) and statement.parallel
+
+
+def by_threads(statement: Statement | None) -> TypeGuard[LoopUTask]:
+    """True if a statement is a parallel loop whose trips the threads of all units share."""
+    return is_parallel(statement) and statement.level == "thread"
 
 
 def performers(loop: LoopUTask, units: int) -> tuple[int, ...]:

@@ -176,6 +176,7 @@ class _Printer:
         kind = f"loop trips {loop.trip_count}" if loop.condition is None else "loop"
         kind = kind if loop.likely_trips is None else f"{kind} of about {loop.likely_trips} trips"
         kind = f"parallel {kind}" if loop.parallel else kind
+        kind = kind if loop.level == "unit" else f"{kind} by {loop.level}"
         kind = f"{kind} first {loop.first}" if loop.first else kind
         kind = kind if loop.stops_by is None else f"{kind} stops by {loop.stops_by}"
         initial = self._names(loop.initial)

@@ -38,6 +38,7 @@ from tests.oracle.memory import Cells, Clock, Memory, Race, address_of, make_mem
 Order = Sequence[int] | np.random.Generator | None  # of the units between barriers; None: 0, 1, 2 ...
 Observer = Callable[[int, Statement], None]  # (unit, what it runs next)
 SHARED = frozenset({"workspace", "output", "input"})
+WARP = 32  # threads that take a run of trips, where threads share a loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,8 +348,10 @@ class _Unit:
         assert loop.index is not None
         dealt = loop.parallel and not outer
         self.alone = outer or loop.parallel
-        start = (self.clock.unit - loop.first) % len(self.team)
-        for trip in range(start, trips, len(self.team)) if dealt else range(trips):
+        run = WARP if loop.level == "thread" else 1  # trips that go to one unit together
+        for trip in range(trips):
+            if dealt and (loop.first + trip // run) % len(self.team) != self.clock.unit:
+                continue
             self.registers[loop.index] = np.asarray(trip, np.int64)
             yield from self._trip(loop)
         self.alone = outer

@@ -25,6 +25,7 @@ from jax_cocktail.utask.ir import (
     Region,
     Statement,
     UProgram,
+    by_threads,
     is_a,
     reads,
 )
@@ -127,6 +128,9 @@ class _Survey:
 
     def _loop(self, loop: LoopUTask, trips: int) -> None:
         """A carry that stays in one place is not touched on the way."""
+        if by_threads(loop):
+            self.refuse((*reads(loop), *loop.outputs), "threads of all units touch it")
+            return
         if loop.parallel:
             for value, block in tile_access(loop, self.constants).items():
                 self._touch(value, block, Owners(loop.trip_count or 0, loop.first), trips)

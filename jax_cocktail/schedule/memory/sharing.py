@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from jax_cocktail.analysis.scopes import Scope, program_scope
-from jax_cocktail.device.tuning import PROGRAM
+from jax_cocktail.device.tuning import ELEMENTS, PROGRAM
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -21,6 +21,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
+    by_threads,
     defined_in,
     is_parallel,
     operators_of,
@@ -93,7 +94,8 @@ class _Survey:
             self.shared.update(outputs)
             self.inside += (v for s in statement.body.body for v in defined_in(s))
             self._check(statement)
-            self.most_units = max(self.most_units, statement.first + (statement.trip_count or 0))
+            trips = -(-(statement.trip_count or 0) // (ELEMENTS.run if by_threads(statement) else 1))
+            self.most_units = max(self.most_units, statement.first + trips)
         elif isinstance(statement, LoopUTask):
             self._transfer(statement.initial, statement.carried)
             self.loops += 1

@@ -171,7 +171,8 @@ class _Barriers(Synchroniser):
                 )
         for value, runs in block_access(loop, self.constants).items():
             if value in self.layouts:
-                performer = self._performer(value, runs, loop.first, loop.trip_count or 0)
+                kind = ("part" if loop.level == "unit" else loop.level, loop.first, loop.trip_count or 0)
+                performer = self._performer(value, runs, kind)
                 bands: tuple[Band, ...] = ()
                 if runs is not None and performer != ALL:
                     ends = ((r, min(r.end, value.type.shape[r.axis])) for r in runs)
@@ -184,16 +185,17 @@ class _Barriers(Synchroniser):
         """Every unit reads its own tile; tagged words order no other access."""
         for value, blocks in zip(exchange.inputs, blocks_of(exchange), strict=True):
             runs = (AxisRange(blocks.axis, blocks.size, Digit(1, blocks.parts)),)
-            performer = self._performer(value, runs, blocks.first, blocks.parts)
+            performer = self._performer(value, runs, ("part", blocks.first, blocks.parts))
             yield from self.whole(value, False, performer)
         for value in exchange.outputs:
             yield from self.whole(value, True, ALL)
 
-    def _performer(self, value: Value, runs: AxisRanges | None, first: int, parts: int) -> Performer:
+    def _performer(self, value: Value, runs: AxisRanges | None, kind: Performer) -> Performer:
+        """`kind`: what runs the trips, the first of it, and the number of trips."""
         layout = self.layouts[value]
         if runs is None or not layout.is_whole:
             return ALL
-        found: Performer = ("part", first, parts)
+        found = kind
         for run in runs:
             step = layout.strides[run.axis] * ITEM_SIZE[value.type.dtype]
             found += (run.begin, run.digit.every, run.digit.count, run.size, step, value.type.shape[run.axis])

@@ -11,9 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from jax_cocktail.analysis.parallel import block_access, scalar_constants
 from jax_cocktail.device.tuning import BLOCK
-from jax_cocktail.schedule.sync.hazards import ALL, BLOCK_BARRIER, FIRST, Access, State, Synchroniser
-from jax_cocktail.utask.ir import LoopUTask, Statement, StitchedUTask, UOperator, UProgram
+from jax_cocktail.schedule.sync.hazards import (
+    ALL,
+    BLOCK_BARRIER,
+    FIRST,
+    Access,
+    Performer,
+    State,
+    Synchroniser,
+)
+from jax_cocktail.utask.ir import LoopUTask, Statement, StitchedUTask, UOperator, UProgram, by_threads
 from jax_cocktail.utask.operators import BLOCK_SCRATCH
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import ITEM_SIZE, Value
@@ -24,11 +33,19 @@ TAGS = Access("tags", 0, 1, True, ALL)  # all threads receive a step before any 
 
 def block_barriers(program: UProgram, plan: MemoryPlan) -> UProgram:
     """Inserts `block_barrier`. Expects a planned program that has its barriers between units."""
-    return _BlockBarriers(plan, BLOCK_BARRIER).run(program)
+    return _BlockBarriers(plan, program).run(program)
 
 
 class _BlockBarriers(Synchroniser):
     """An access to an array has a performer if the same thread touches each element of the same bytes."""
+
+    def __init__(self, plan: MemoryPlan, program: UProgram) -> None:
+        super().__init__(plan, BLOCK_BARRIER)
+        self.constants = scalar_constants(program.entry)
+
+    def enters(self, statement: Statement) -> bool:
+        """What a thread runs alone has no barriers."""
+        return super().enters(statement) and not by_threads(statement)
 
     def inside(self, statement: Statement, state: State) -> tuple[Statement, State]:
         """An access that is open before a loop stays open after it, because a unit may skip the loop."""
@@ -36,7 +53,9 @@ class _BlockBarriers(Synchroniser):
         return after, {**state, **left} if isinstance(statement, LoopUTask) else left
 
     def accesses(self, statement: Statement) -> Iterator[Access]:
-        if isinstance(statement, LoopUTask):
+        if by_threads(statement):
+            yield from self._trips(statement)
+        elif isinstance(statement, LoopUTask):
             yield from self.transfer(statement.initial, statement.carried)
         elif isinstance(statement, StitchedUTask):
             for member in statement.members:
@@ -45,6 +64,18 @@ class _BlockBarriers(Synchroniser):
         elif isinstance(statement, UOperator) and self.works(statement):
             yield from self._own(statement)
             yield from self._work(statement.inputs, statement.outputs)
+
+    def _trips(self, loop: LoopUTask) -> Iterator[Access]:
+        """The accesses of a loop whose trips the threads share: loops of one length have the same threads."""
+        written = {v for pair in zip(loop.outputs, loop.carried, strict=True) for v in pair}
+        for value, runs in block_access(loop, self.constants).items():
+            performer: Performer = ALL
+            if value in self.layouts and runs is not None and self.layouts[value].is_whole:
+                ranges = (n for r in runs for n in (r.axis, r.begin, r.size, r.digit.every, r.digit.count))
+                performer = ("trip", loop.trip_count or 0, *value.type.shape, *ranges)
+            yield from self.whole(value, False, performer)
+            if value in written:
+                yield from self.whole(value, True, performer)
 
     def _lanes(self, group: StitchedUTask) -> Iterator[Access]:
         """The accesses of a lane loop. If it only does element-wise work on whole dense arrays, or reduces

@@ -36,6 +36,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
+    by_threads,
     free_values,
     is_a,
     is_parallel,
@@ -165,7 +166,7 @@ def _candidates(program: UProgram) -> dict[Value, _Candidate]:
         are left out: placement divides none, so they hold no parallel loop."""
         for statement in region.body:
             if is_parallel(statement):
-                if around is None:
+                if around is None or by_threads(statement):
                     continue
                 for value, blocks in _written(statement, facts):
                     follower = _Walk(facts, _Owner.of(blocks, value.type.shape), loop)
@@ -253,6 +254,8 @@ class _Walk:
         return found
 
     def _statement(self, value: Value, statement: Statement, region: Region) -> frozenset[str]:
+        if by_threads(statement):
+            return frozenset({BASE})
         if is_parallel(statement):
             base = frozenset({BASE} if value in statement.initial else ())
             if value not in free_values(statement.body):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jax_cocktail.device.tuning import BATCH, BatchTuning
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
@@ -34,13 +35,20 @@ def recover(
     program: UProgram, units: int = 1, remark: Listener = nobody, limits: BatchTuning = BATCH
 ) -> UProgram:
     """Returns its argument if there is nothing to recover. Several `units` divide the batch."""
-    recovery = _Recovery(program, units, remark, limits)
+    recovery = _Recovery(FreshValues(program), units, remark, limits)
     return map_regions(remove_dead_code(map_regions(program, recovery.narrowed)), recovery.region)
 
 
+def branches_inside(region: Region, fresh: FreshValues, flops: float) -> Region:
+    """The region of one batch element, with branches in the place of selects between sides of more than so
+    many flops."""
+    limits = replace(BATCH, branch_flops=flops)
+    return _Recovery(fresh, 1, nobody, limits).region(region, inside=True)
+
+
 class _Recovery:
-    def __init__(self, program: UProgram, units: int, remark: Listener, limits: BatchTuning) -> None:
-        self.fresh = FreshValues(program)
+    def __init__(self, fresh: FreshValues, units: int, remark: Listener, limits: BatchTuning) -> None:
+        self.fresh = fresh
         self.units, self.remark, self.limits = units, remark, limits
         self.chooser = Chooser(self.fresh, units, limits, self._say, self._one_by_one)
         self.made: ChainMap[Value, UOperator] = ChainMap()  # operators in scope, by result

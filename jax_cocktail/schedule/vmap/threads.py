@@ -1,0 +1,164 @@
+"""Gives each batch element of a loop a thread of its own (COCKTAILER's lowest level, L0), on a GPU.
+
+    loop until no element is active:          parallel loop by threads, over elements i:
+        next = step(all elements)      ->         loop while element i is active:
+        select(active, next, old)                     numbers of element i
+
+A vmapped loop arrives as one over whole batches: in lock-step, with a barrier of the block in every trip. If
+nothing mixes batch elements, and one of them is a few numbers, a thread runs the loop of one element in its
+registers: no barrier, no shared memory, and each element ends when it is done (DiffEqGPU.jl runs ensembles of
+solvers in this way: Utkarsh et al., CMAME 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jax_cocktail.analysis.classes import axis_classes
+from jax_cocktail.device.tuning import ELEMENTS, ElementTuning
+from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
+from jax_cocktail.schedule.vmap.cut import Place as CutPlace
+from jax_cocktail.schedule.vmap.emit import Emitter
+from jax_cocktail.schedule.vmap.lockstep import element_loop
+from jax_cocktail.schedule.vmap.recover import branches_inside
+from jax_cocktail.schedule.vmap.register_forms import FORMS, store
+from jax_cocktail.schedule.vmap.registers import Apart, Memory, Place, single
+from jax_cocktail.utask.builder import INDEX
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, definitions, is_a, reads
+from jax_cocktail.utask.remarks import Listener, Remark, nobody
+from jax_cocktail.utask.rewrite import map_body, map_regions
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import Source, Value
+
+
+def threads(program: UProgram, remark: Listener = nobody, limits: ElementTuning = ELEMENTS) -> UProgram:
+    """Returns its argument if no loop is over batch elements that fit into the registers of threads."""
+    return map_regions(program, _Threads(program, remark, limits).region)
+
+
+class _Threads:
+    def __init__(self, program: UProgram, remark: Listener, limits: ElementTuning) -> None:
+        self.fresh, self.remark, self.limits = FreshValues(program), remark, limits
+
+    def region(self, region: Region) -> Region:
+        needed = {*region.results, *(v for s in region.body for v in reads(s))}
+        return map_body(region, lambda s: self._statement(s, region, needed))
+
+    def _statement(
+        self, statement: Statement, region: Region, needed: set[Value]
+    ) -> Statement | Sequence[Statement]:
+        if isinstance(statement, LoopUTask) and not statement.parallel and (batch := _batch(statement)):
+            try:
+                return self._by_threads(statement, region, needed, batch)
+            except Uncuttable as why:
+                self._say(False, f"no thread runs the loop of one batch element: {why}", statement.source)
+        return map_regions(statement, self.region)
+
+    def _by_threads(
+        self, loop: LoopUTask, region: Region, needed: set[Value], batch: _Batch
+    ) -> Sequence[Statement]:
+        if batch.count < self.limits.fewest:
+            raise Uncuttable(f"there are only {batch.count}")
+        if any(v in needed for v in loop.outputs if v not in batch.axes):
+            raise Uncuttable("a result is common to all")
+        made = definitions(region)
+        found = (made.get(v) for v in reads(loop))
+        spreads = tuple(o for o in found if is_a(o, "broadcast") and o.inputs[0].type.is_scalar)
+        out = Emitter(self.fresh, loop.source)
+        element = _Element(loop, spreads, batch, out, self.limits)
+        element.emit()
+        self._say(True, f"each of {batch.count} batch elements runs its own loop on a thread", loop.source)
+        return out.out
+
+    def _say(self, fired: bool, text: str, source: Source) -> None:
+        self.remark(Remark("batch elements", fired, text, source))
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The batch of a loop: its size, and the batch axis of each of the loop's outputs that has one."""
+
+    count: int
+    axes: dict[Value, int]
+
+
+def _batch(loop: LoopUTask) -> _Batch | None:
+    """The longest axis whose elements the loop never mixes; None if there is none."""
+    elements = element_loop(loop)
+    if elements is not None:
+        wide = [d for d, n in enumerate(elements.predicate.type.shape) if n != 1]
+        if len(wide) != 1:
+            return None
+        axes = {v: places[wide[0]] for v, places in zip(loop.outputs, elements.axes, strict=True)}
+        return _Batch(elements.predicate.type.shape[wide[0]], axes)
+    found = list[_Batch]()
+    for each in axis_classes((loop,)):
+        axes = {v: each.axes[v] for v in loop.outputs if v in each.axes}
+        if axes and each.is_uniform and not each.clash and not each.crossings:
+            found.append(_Batch(each.parts, axes))
+    return max(found, key=lambda batch: batch.count, default=None)
+
+
+class _Element:
+    """Builds the parallel loop that runs a loop element by element."""
+
+    def __init__(
+        self,
+        loop: LoopUTask,
+        spreads: Sequence[UOperator],
+        batch: _Batch,
+        out: Emitter,
+        limits: ElementTuning,
+    ) -> None:
+        self.loop, self.batch, self.out, self.limits = loop, batch, out, limits
+        most = limits.numbers * batch.count
+        large = [end in batch.axes and end.type.size > most for end in loop.outputs]
+        # Large arrays have stand-ins: their parts are no copies.
+        pairs = zip(loop.initial, large, strict=True)
+        starts = tuple(out.fresh.make(v.type) if k else v for v, k in pairs)
+        self.initial = dict(zip(starts, loop.initial, strict=True))
+        inner = replace(loop, initial=starts)
+        self.results: tuple[CutPlace, ...] = tuple(batch.axes.items())
+        self.cut = Cut((*spreads, inner), self.results, batch.count, 1)
+        self.number = {v: k for k, (v, _) in enumerate(self.results)}
+        ends = zip(starts, loop.outputs, large, strict=True)
+        self.large = {v: self.number[end] for v, end, k in ends if k}  # stand-in -> result
+
+    def emit(self) -> None:
+        """Appends the parallel loop to `out`."""
+        out, large = self.out, {k: self.initial[v] for v, k in self.large.items()}
+        self.leaves = out.leaves(self.cut)
+        results = [v for v, _ in self.results]
+        wholes = [large[k] if k in large else out.emit("empty", (), v.type) for k, v in enumerate(results)]
+        index, carried = out.fresh.make(INDEX), out.like(wholes)
+        written, body = self._body(index, carried)
+        region = Region((index, *carried), tuple(body), tuple(written))
+        ends, count, source = (tuple(wholes), tuple(results)), self.batch.count, self.loop.source
+        out.out.append(LoopUTask(*ends, region, None, count, source, parallel=True, level="thread"))
+
+    def _body(self, index: Value, carried: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Statement]]:
+        limits, fresh = self.limits, self.out.fresh
+        apart = Apart(fresh, FORMS, limits.numbers, limits.statements, carried)
+        apart.held[index] = single(index)
+        inside, known = self.out.inside(), dict[CutPlace, Value]()
+        for value, axis in self.cut.needs:
+            known[value, axis] = part = fresh.make(value.type.resized(axis, 1))
+            starts = tuple(index if d == axis else 0 for d in range(part.type.rank))
+            if value in self.large:
+                apart.held[part] = Place(self.large[value], starts, part.type.shape)
+            else:
+                array, axes = self.leaves.get(value, value), tuple(range(part.type.rank))
+                apart.held[part] = Memory(array, starts, axes, part.type.shape)
+        parts = self.cut.emit(known, inside).parts_of(*zip(*self.results, strict=True))
+        region = branches_inside(Region((), tuple(inside.out), parts), fresh, limits.branch_flops)
+        apart.statements(region.body)
+        apart.build.source = self.loop.source
+        for k, ((_, axis), part) in enumerate(zip(self.results, region.results, strict=True)):
+            held = apart.of(part)
+            if isinstance(held, Place) != (k in self.large.values()):
+                raise Uncuttable("a large array of an element is not updated in place")
+            if not isinstance(held, Place):
+                starts = tuple(index if d == axis else 0 for d in range(part.type.rank))
+                store(apart, Place(k, starts, part.type.shape), apart.registers(part))
+        return apart.results, apart.build.out

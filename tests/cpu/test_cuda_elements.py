@@ -1,0 +1,201 @@
+"""Loops of batch elements on threads of a GPU, against stock: each thread runs the loop of one element."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_cocktail
+from jax_cocktail import compiler
+from jax_cocktail.utask.ir import by_threads, walk
+from tests.cpu.emulated import Emulation
+from tests.cpu.runner import EAGER
+
+KERNELS = ("ck_resident", "ck_portable")
+
+
+def run(monkeypatch, function, arguments, units=3, loops=1, **how):
+    """Compares both kernels with stock. `loops`: the number of loops by threads."""
+    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    emulation = Emulation(launches=[], **how).install(monkeypatch)
+    ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": units})
+    expected = jax.jit(function)(*arguments)
+    for emulation.kernel in KERNELS:
+        jax.tree.map(close, ours(*arguments), expected)
+    emitted = emulation.launches[0][0]
+    assert sum(map(by_threads, walk(emitted.program.entry))) == loops, emitted.remarks
+    return emitted
+
+
+def close(ours, stock):
+    if np.issubdtype(stock.dtype, np.inexact):
+        np.testing.assert_allclose(ours, stock, rtol=2e-5, atol=2e-5)
+    else:
+        np.testing.assert_array_equal(ours, stock)
+
+
+def collatz(n):
+    def step(state):
+        n, steps = state
+        return jnp.where(n % 2 == 0, n // 2, 3 * n + 1), steps + 1
+
+    return jax.lax.while_loop(lambda state: state[0] > 1, step, (n, 0))[1]
+
+
+@pytest.mark.parametrize("count", [64, 65, 1000])
+@pytest.mark.parametrize("sanitizer", [None, "address", "thread"])
+def test_collatz(count, sanitizer, monkeypatch):
+    numbers = jnp.arange(1, 1 + count, dtype=jnp.int32)
+    emitted = run(monkeypatch, jax.vmap(collatz), (numbers,), sanitizer=sanitizer)
+    assert "ck_wait" not in emitted.source and "ck_block_barrier" not in emitted.source
+
+
+def lorenz(state):
+    def step(_, state):
+        x, y, z = state
+        slope = jnp.stack([10.0 * (y - x), x * (28.0 - z) - y, x * y - 8.0 / 3.0 * z])
+        return state + 0.01 * slope
+
+    return jax.lax.fori_loop(0, 30, step, state)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_lorenz(axis, monkeypatch):
+    states = np.random.default_rng(0).normal(size=(300, 3) if axis == 0 else (3, 300)).astype(np.float32)
+    run(monkeypatch, jax.vmap(lorenz, in_axes=axis, out_axes=axis), (states,))
+
+
+def saved(state):
+    """Every step's state: the array of one element is too large for registers."""
+
+    def step(state, _):
+        state = state + 0.01 * jnp.stack([state[1], -jnp.sin(state[0])])
+        return state, state[0]
+
+    return jax.lax.scan(step, state, None, length=50)
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_outputs_of_every_step(sanitizer, monkeypatch):
+    states = np.random.default_rng(0).normal(size=(130, 2)).astype(np.float32)
+    run(monkeypatch, jax.vmap(saved), (states,), sanitizer=sanitizer)
+
+
+def driven(state, drive):
+    return jax.lax.scan(lambda s, d: (s + d * jnp.tanh(s), s), state, drive)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_inputs_of_every_step(axis, monkeypatch):
+    rng = np.random.default_rng(0)
+    states, drive = rng.normal(size=100).astype(np.float32), rng.normal(size=(100, 40)).astype(np.float32)
+    drive = drive if axis == 0 else drive.T.copy()
+    run(monkeypatch, jax.vmap(driven, in_axes=(0, axis), out_axes=(0, axis)), (states, drive))
+
+
+def walk_of(key):
+    """Draws, branches, and a table that all elements share."""
+    table = jnp.asarray(np.linspace(-1, 1, 300), jnp.float32)
+
+    def step(k, state):
+        x, key = state
+        key, sub = jax.random.split(key)
+        u = jax.random.uniform(sub)
+        kind = jnp.floor(u * 4).astype(jnp.int32)
+        x = jax.lax.switch(
+            kind,
+            [
+                lambda x: x + 1,
+                lambda x: x - table[jnp.clip(k * 7, 0, 299)],
+                lambda x: jnp.sin(jnp.exp(jnp.cos(x * u))),
+                lambda x: x,
+            ],
+            x,
+        )
+        return x, key
+
+    return jax.lax.fori_loop(0, 20, step, (jnp.float32(0), key))[0]
+
+
+def test_draws_and_branches(monkeypatch):
+    run(monkeypatch, jax.vmap(walk_of), (jax.random.split(jax.random.PRNGKey(0), 96),))
+
+
+def nested(n):
+    """A loop of unknown length in another one, and in a branch."""
+
+    def outer(state):
+        k, total = state
+        inner = jax.lax.while_loop(lambda s: s[0] < k, lambda s: (s[0] + 1, s[1] + s[0] % 3), (0, 0))[1]
+        total = jax.lax.cond(inner % 2 == 0, lambda t: t + inner, lambda t: t - 1, total)
+        return k + 1, total
+
+    return jax.lax.while_loop(lambda s: s[0] < n, outer, (0, 0))
+
+
+def test_loops_in_loops(monkeypatch):
+    run(monkeypatch, jax.vmap(nested), (jnp.arange(100, dtype=jnp.int32) % 23,))
+
+
+def newton(matrix, start):
+    """Small dense algebra, an argmax and sums."""
+
+    def step(_, x):
+        residual = matrix @ x - 1.0
+        best = jnp.argmax(jnp.abs(residual))
+        return (x - 0.1 * matrix.T @ residual).at[best].add(0.01 * jnp.sum(residual))
+
+    return jax.lax.fori_loop(0, 8, step, start)
+
+
+def test_small_matrices(monkeypatch):
+    rng = np.random.default_rng(0)
+    matrices = rng.normal(size=(70, 3, 3)).astype(np.float32)
+    run(monkeypatch, jax.vmap(newton), (matrices, rng.normal(size=(70, 3)).astype(np.float32)))
+
+
+def test_gradient(monkeypatch):
+    def loss(states):
+        return jnp.sum(jax.vmap(lorenz)(states) ** 2)
+
+    states = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)
+    run(monkeypatch, jax.grad(loss), (states,), loops=2)
+
+
+def test_tangents(monkeypatch):
+    states = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)
+    run(monkeypatch, lambda x: jax.jvp(jax.vmap(lorenz), (x,), (x,)), (states,))
+
+
+def until(x):
+    return jax.lax.while_loop(lambda s: s[0] * s[0] > 2.0, lambda s: (s[0] * 0.5, s[1] + 1), (x, 0))
+
+
+def test_not_a_number_in_a_condition(monkeypatch):
+    x = np.linspace(-9, 9, 64, dtype=np.float32)
+    x[5], x[6], x[7] = np.nan, 0, -np.inf
+    x[7] = 1e30
+    run(monkeypatch, jax.vmap(until), (x,))
+
+
+def test_float64(monkeypatch):
+    with jax.enable_x64():
+        run(monkeypatch, jax.vmap(until), (np.linspace(-9, 9, 64),))
+
+
+@pytest.mark.parametrize("count", [0, 1, 63])
+def test_few_elements_stay(count, monkeypatch):
+    run(monkeypatch, jax.vmap(collatz), (jnp.arange(1, 1 + count, dtype=jnp.int32),), loops=0)
+
+
+def test_large_elements_stay(monkeypatch):
+    """A block does what is too large for the registers of a thread, and says so."""
+
+    def settle(x):
+        return jax.lax.while_loop(lambda x: jnp.sum(x) > 1, lambda x: x * 0.5, x)
+
+    x = np.random.default_rng(0).uniform(1, 9, size=(64, 200)).astype(np.float32)
+    emitted = run(monkeypatch, jax.vmap(settle), (x,), loops=0)
+    assert any("does not fit in registers" in str(remark) for remark in emitted.remarks)
