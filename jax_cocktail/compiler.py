@@ -3,7 +3,7 @@
     trace (JAX) -> capture -> translate -> [
 
       unit_count -> exact_products -> simplify -> launch_parameters
-        -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
+        -> recover | threads -> layers -> hoist -> concat_gates -> pipeline -> distribute
         -> simplify -> canonicalise -> collapse_axes -> share_exponentials
         -> split_reductions -> split_scans                           # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units

@@ -191,9 +191,14 @@ def test_few_rows_make_few_domains():
 
 
 def test_a_block_has_lanes_to_fill():
-    """4096 numbers: sixteen blocks of 256 threads do what 128 blocks of 32 do."""
-    found = plan_for(rowwise(4096, 1, 200))
+    """4096 numbers: sixteen blocks of 256 threads do what 64 blocks of 64 do."""
+    found = plan_for(rowwise(64, 64, 200))
     assert found.parts == [16]
+
+
+def test_short_rows_have_a_thread_each():
+    (loop,) = filter(by_threads, walk(plan_for(rowwise(4096, 3, 200)).program.entry))
+    assert loop.trip_count == 4096
 
 
 @pytest.mark.parametrize("batch", [1, 5])

@@ -44,7 +44,7 @@ class _BlockBarriers(Synchroniser):
         self.constants = scalar_constants(program.entry)
 
     def enters(self, statement: Statement) -> bool:
-        """What a thread runs alone has no barriers."""
+        """False also for what a thread runs alone, which has no barriers."""
         return super().enters(statement) and not by_threads(statement)
 
     def inside(self, statement: Statement, state: State) -> tuple[Statement, State]:

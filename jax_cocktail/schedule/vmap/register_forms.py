@@ -10,7 +10,16 @@ from typing import cast
 import numpy as np
 
 from jax_cocktail.schedule.vmap.cut import Uncuttable
-from jax_cocktail.schedule.vmap.registers import Apart, Form, Held, Memory, Place, Registers, Start
+from jax_cocktail.schedule.vmap.registers import (
+    Apart,
+    Form,
+    Held,
+    Memory,
+    Place,
+    Registers,
+    Start,
+    single,
+)
 from jax_cocktail.utask.builder import INDEX
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.maps import positions
@@ -18,6 +27,7 @@ from jax_cocktail.utask.operators import MAPPED
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, Value
 
 _STEPS = {"sum": "add", "prod": "mul"}  # the operator of one step of a reduction; else it has the same name
+_LOGICAL = {"add": "or", "mul": "and"}
 _HALVES = ("bfloat16", "float16")
 
 
@@ -58,8 +68,8 @@ def _mapped(apart: Apart, operator: UOperator) -> Held:
         return Memory(held.array, tuple(starts), tuple(axes), shape)
     elements, found = apart.registers(operator.inputs[0]), apart.empty(shape)
     for place in np.ndindex(found.shape):
-        at = (p.start if p.axis is None else p.start + p.step * place[p.axis] for p in map_)
-        found[place] = elements[tuple(at)]
+        from_ = (p.start if p.axis is None else p.start + p.step * place[p.axis] for p in map_)
+        found[place] = elements[tuple(from_)]
     return found
 
 
@@ -220,7 +230,8 @@ def _update(apart: Apart, operator: UOperator) -> Held:
         return held
     found = apart.registers(target).copy()
     for place in np.ndindex(new.shape):
-        _put(apart, found, [_added(apart, b, k) for b, k in zip(begins, place, strict=True)], new[place], [])
+        at = [_added(apart, b, k) for b, k in zip(begins, place, strict=True)]
+        _put(apart, found, at, cast(Value, new[place]), [])
     return found
 
 
@@ -234,6 +245,51 @@ def _put(
         found[place] = _if_all(apart, own, value, cast(Value, found[place]))
 
 
+def _scatter(apart: Apart, operator: UOperator) -> Held:
+    """As `stablehlo.scatter`: updates in order; the index vector is the last axis of the indices."""
+    operand, table, updates = operator.inputs
+    indices, values, shape = apart.registers(table), apart.registers(updates), operand.type.shape
+    window = operator.ints("update_window_dims")
+    hidden = {*operator.ints("inserted_window_dims"), *operator.ints("operand_batching_dims")}
+    pairs = operator.ints("operand_batching_dims"), operator.ints("scatter_indices_batching_dims")
+    kept = iter([updates.type.shape[d] for d in window])
+    sizes = [1 if d in hidden else next(kept) for d in range(len(shape))]
+    held = apart.of(operand)
+    held = apart.registers(operand).copy() if not isinstance(held, Place) else held
+    for place in np.ndindex(values.shape):
+        batch = [k for d, k in enumerate(place) if d not in window]
+        rest = iter([place[d] for d in window])
+        at: list[Start] = [0 if d in hidden else next(rest) for d in range(len(shape))]
+        for d, b in zip(*pairs, strict=True):
+            at[d] = batch[b]
+        inside: list[Value | bool] = []
+        for component, d in enumerate(operator.ints("scatter_dims_to_operand_dims")):
+            start, limit = cast(Value, indices[(*batch, component)]), shape[d] - sizes[d]
+            if operator["mode"] != "clip":
+                inside += _within(apart, start, limit)
+            at[d] = _added(apart, at[d], _clamped(apart, start, limit))
+        _combine(apart, operator.text("op"), held, at, cast(Value, values[place]), inside)
+    return held
+
+
+def _combine(
+    apart: Apart, op: str, held: Held, at: Sequence[Start], value: Value, tests: Sequence[Value | bool]
+) -> None:
+    """Updates the element at a position, if the tests hold."""
+    kind = _LOGICAL.get(op, op) if value.type.dtype == "bool" else op
+    if isinstance(held, np.ndarray):
+        old = _read(apart, held, at) if kind != "set" else value
+        _put(apart, held, at, value if kind == "set" else apart.build.binary(kind, old, value), tests)
+        return
+    assert isinstance(held, Place)
+    if kind != "set" or tests:
+        old = _read(apart, held, at)
+        new = value if kind == "set" else apart.build.binary(kind, old, value)
+        value = _if_all(apart, tests, new, old)
+    starts = tuple(_added(apart, a, b) for a, b in zip(held.starts, at, strict=True))
+    store(apart, Place(held.number, starts, (1,) * len(starts)), single(value).reshape((1,) * len(starts)))
+
+
 def store(apart: Apart, part: Place, elements: Registers) -> None:
     """Writes elements into a part of a result."""
     rank = len(part.starts)
@@ -241,7 +297,7 @@ def store(apart: Apart, part: Place, elements: Registers) -> None:
         starts = (apart.moved(a, k) for a, k in zip(part.starts, place, strict=True))
         begins = (apart.number(b, INDEX.dtype) if isinstance(b, int) else b for b in starts)
         whole = apart.results[part.number]
-        inputs = (whole, apart.build.reshape(elements[place], (1,) * rank), *begins)
+        inputs = (whole, apart.build.reshape(cast(Value, elements[place]), (1,) * rank), *begins)
         apart.results[part.number] = apart.build.emit("dynamic_update_slice", inputs, whole.type)
 
 
@@ -327,6 +383,11 @@ def _dot(apart: Apart, operator: UOperator) -> Held:
     return found
 
 
+def _kept(apart: Apart, operator: UOperator) -> Held:
+    """An operator on one element."""
+    return single(apart.again(operator, [apart.one(v) for v in operator.inputs]))
+
+
 FORMS: Mapping[str, Form] = {
     **dict.fromkeys(MAPPED, _mapped),
     "constant": _constant,
@@ -338,9 +399,12 @@ FORMS: Mapping[str, Form] = {
     "dynamic_slice": _dynamic_slice,
     "gather": _gather,
     "dynamic_update_slice": _update,
+    "scatter": _scatter,
     "copy": lambda apart, operator: apart.registers(operator.inputs[0]),
     "reduce": _reduce,
     "arg_reduce": _arg_reduce,
     "cumulative": _cumulative,
     "dot": _dot,
+    "fail": _kept,
+    "units": _kept,
 }

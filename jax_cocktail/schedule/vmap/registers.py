@@ -13,7 +13,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Place:
     shape: tuple[int, ...]
 
 
-Registers: TypeAlias = np.ndarray  # of values with one element
+Registers: TypeAlias = np.ndarray[Any, Any]  # of values with one element
 Held: TypeAlias = "Registers | Memory | Place"
 
 
@@ -164,11 +164,6 @@ class Apart:
             self.held[operator.output] = self.each(operator, operands)
         elif operator.kind in self.forms:
             self.held[operator.output] = self.forms[operator.kind](self, operator)
-        elif operator.kind in ("fail", "units"):
-            inputs = tuple(self.one(v) for v in operator.inputs)
-            output = self.build.fresh.make(operator.output.type)
-            self.build.out.append(replace(operator, inputs=inputs, outputs=(output,)))
-            self.held[operator.output] = single(output)
         else:
             raise Uncuttable(f"{operator.kind} has no form in registers")
 
@@ -176,11 +171,14 @@ class Apart:
         """An elementwise operator for each element."""
         found = self.empty(operator.output.type.shape)
         for place in np.ndindex(found.shape):
-            inputs = tuple(operand[place] for operand in operands)
-            output = self.build.fresh.make(TensorType(operator.output.type.dtype))
-            self.build.out.append(replace(operator, inputs=inputs, outputs=(output,)))
-            found[place] = output
+            found[place] = self.again(operator, [cast(Value, operand[place]) for operand in operands])
         return found
+
+    def again(self, operator: UOperator, inputs: Sequence[Value]) -> Value:
+        """An operator on other operands, with one element."""
+        output = self.build.fresh.make(TensorType(operator.output.type.dtype))
+        self.build.out.append(replace(operator, inputs=tuple(inputs), outputs=(output,)))
+        return output
 
     # -- control flow ------------------------------------------------------------------------------------
     def _inside(
@@ -200,12 +198,12 @@ class Apart:
     def _loop(self, loop: LoopUTask) -> None:
         starts = [self.of(v) for v in loop.initial]
         starts = [self.loaded(s) if isinstance(s, Memory) else s for s in starts]
-        for start, carried in zip(starts, loop.carried, strict=True):
-            if isinstance(start, Place) and len(readers(loop.body).get(carried, ())) > 1:
+        for start, value in zip(starts, loop.carried, strict=True):
+            if isinstance(start, Place) and len(readers(loop.body).get(value, ())) > 1:
                 raise Uncuttable("a large array of an element is read and written in one trip")
         layout = _Layout(starts, self)
         initial = layout.flat(starts)
-        index = () if loop.index is None else (loop.index,)
+        index = [] if loop.index is None else [loop.index]
         condition = None
         if loop.condition is not None:
             tested, given = layout.parameters(loop.condition.parameters)
@@ -213,13 +211,15 @@ class Apart:
                 loop.condition, tested, given, lambda results: [self.one(v) for v in results]
             )
         carried, given = layout.parameters(loop.carried)
-        numbers = tuple(self.build.fresh.make(v.type) for v in index)
+        numbers = [self.build.fresh.make(v.type) for v in index]
         given |= {v: single(n) for v, n in zip(index, numbers, strict=True)}
-        body = self._inside(loop.body, (*numbers, *carried), given, layout.values)
+        body = self._inside(loop.body, [*numbers, *carried], given, layout.values)
         outputs, held = layout.parameters(loop.outputs)
         self.held |= held
-        ends = {"initial": tuple(initial), "outputs": tuple(outputs)}
-        self.build.out.append(replace(loop, **ends, body=body, condition=condition, stops_by=None))
+        ends = tuple(initial), tuple(outputs)
+        likely, source = loop.likely_trips, loop.source
+        made = LoopUTask(*ends, body, condition, loop.trip_count, source, likely_trips=likely)
+        self.build.out.append(made)
 
     def _branch(self, branch: BranchUTask) -> None:
         selector = self.one(branch.selector)
@@ -241,8 +241,8 @@ class Apart:
 
 
 class _Layout:
-    """How the values that a loop carries, or a branch gives, become values with one element: their elements
-    in order. In the place of those that lie in memory, the arrays with them come first."""
+    """The values with one element that the values become which a loop carries, or a branch gives: their
+    elements in order. In the place of those that lie in memory, the arrays with them come first."""
 
     def __init__(self, held: Sequence[Held], apart: Apart) -> None:
         self.held, self.apart = held, apart
