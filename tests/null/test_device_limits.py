@@ -15,7 +15,7 @@ from jax_cocktail.device.unit import unit_of
 from jax_cocktail.placement.limits import limits_for
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.utask.ir import UOperator, UProgram, is_parallel, operators_in, walk
+from jax_cocktail.utask.ir import UOperator, UProgram, by_threads, is_parallel, operators_in, walk
 from tests.null.gpus import iterated_product, plan_for, recurrence, rowwise, scalars
 from tests.null.programs import arguments, build, counted, elementwise, matmul
 from tests.oracle.interpreter.run import run

@@ -75,7 +75,7 @@ class Apart:
 
     # -- values ------------------------------------------------------------------------------------------
     def of(self, value: Value) -> Held:
-        """What holds a value; one from outside lies in memory, or in a register."""
+        """Memory or registers that hold a value; one from outside lies in memory, or in a register."""
         if value not in self.held:
             rank = value.type.rank
             whole = Memory(value, (0,) * rank, tuple(range(rank)), value.type.shape)
@@ -232,7 +232,7 @@ class Apart:
         )
 
     def _held_by(self, branch: BranchUTask, k: int) -> Held:
-        """What holds result k of a branch: registers, or the place of a large array that a side hands on."""
+        """Registers for result k of a branch, or the place of a large array that a side hands on."""
         for region in branch.branches:
             held = self.held.get(region.results[k])
             if isinstance(held, Place):
