@@ -130,8 +130,9 @@ class ElementTuning:
 
     fewest: int = 64  # elements: fewer leave most lanes of a few warps idle
     run: int = 32  # of them are worth a unit of their own: a warp
-    numbers: int = 32  # of an array of one element, each of which is a register
-    statements: int = 4000  # of the code for one element
+    numbers: int = 64  # of an array of one element, each of which is a register
+    statements: int = 20000  # of the code for one element
+    block_numbers: int = 4096  # of an array of one element, at most, if a block runs it
     branch_flops: float = 64.0  # of a side of a select, from which only elements that take it compute it
 
 

@@ -195,12 +195,56 @@ def test_few_elements_stay(count, monkeypatch):
     run(monkeypatch, jax.vmap(collatz), (jnp.arange(1, 1 + count, dtype=jnp.int32),), loops=0)
 
 
-def test_large_elements_stay(monkeypatch):
-    """A block does what is too large for the registers of a thread, and says so."""
+@pytest.mark.parametrize("sanitizer", [None, "address", "thread"])
+def test_large_elements_have_a_block(sanitizer, monkeypatch):
+    """A block does what is too large for the registers of a thread, and the report says so."""
 
     def settle(x):
         return jax.lax.while_loop(lambda x: jnp.sum(x) > 1, lambda x: x * 0.5, x)
 
     x = np.random.default_rng(0).uniform(1, 9, size=(64, 200)).astype(np.float32)
-    emitted = run(monkeypatch, jax.vmap(settle), (x,), loops=0)
-    assert any("no thread runs the loop" in remark.text for remark in emitted.remarks)
+    emitted = run(monkeypatch, jax.vmap(settle), (x,), loops=0, sanitizer=sanitizer)
+    told = [remark.text for remark in emitted.remarks]
+    assert any("no thread runs the loop" in text for text in told)
+    assert any("on a block" in text for text in told)
+    assert "ck_wait" not in emitted.source
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_map(sanitizer, monkeypatch):
+    """`lax.map` has no batch: its trips are independent as they are."""
+    numbers = jnp.arange(1, 300, dtype=jnp.int32)
+    run(monkeypatch, lambda n: jax.lax.map(collatz, n), (numbers,), sanitizer=sanitizer)
+
+
+def test_map_of_solvers(monkeypatch):
+    states = np.random.default_rng(0).normal(size=(70, 2)).astype(np.float32)
+    run(monkeypatch, lambda x: jax.lax.map(saved, x), (states,))
+
+
+def flagged(x):
+    """A loop that selects by a flag which it carries, as Equinox writes it."""
+
+    def body(state):
+        going, x, k = state
+        new = x * 0.75
+        return going & (new > 0.5), jnp.where(going, new, x), jnp.where(going, k + 1, k)
+
+    return jax.lax.while_loop(lambda state: state[1] > 0.5, body, (x > 0.5, x, 0))
+
+
+def test_flags(monkeypatch):
+    x = np.random.default_rng(0).uniform(0, 9, size=100).astype(np.float32)
+    batched = jax.vmap(flagged)
+
+    def selected(x):  # the loop of a batch as a library writes it
+        def body(state):
+            going, x, k = state
+            new = x * 0.75
+            return going & (new > 0.5), jnp.where(going, new, x), jnp.where(going, k + 1, k)
+
+        start = x > 0.5, x, jnp.zeros(x.shape, jnp.int32)
+        return jax.lax.while_loop(lambda state: jnp.any(state[1] > 0.5), body, start)
+
+    np.testing.assert_array_equal(batched(x)[1], selected(x)[1])
+    run(monkeypatch, selected, (x,))

@@ -21,6 +21,7 @@ from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
 from jax_cocktail.schedule.vmap.choose import Chooser
 from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
 from jax_cocktail.schedule.vmap.emit import Emitter, one_by_one
+from jax_cocktail.schedule.vmap.flags import without_flags
 from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop
 from jax_cocktail.schedule.vmap.narrow import Narrowing
 from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots
@@ -35,7 +36,8 @@ def recover(
     program: UProgram, units: int = 1, remark: Listener = nobody, limits: BatchTuning = BATCH
 ) -> UProgram:
     """Returns its argument if there is nothing to recover. Several `units` divide the batch."""
-    recovery = _Recovery(FreshValues(program), units, remark, limits)
+    fresh = FreshValues(program)
+    recovery, program = _Recovery(fresh, units, remark, limits), without_flags(program, fresh)
     return map_regions(remove_dead_code(map_regions(program, recovery.narrowed)), recovery.region)
 
 

@@ -111,6 +111,8 @@ def _clamped(apart: Apart, start: Value, most: int) -> Start:
     """A position, moved into 0 to `most`."""
     if not most:
         return 0
+    if apart.inside.get(start, most + 2) <= most + 1:
+        return start
     if start.type.dtype == "uint64":
         raise Uncuttable("positions in uint64")
     wide = apart.build.convert(start, INDEX.dtype)

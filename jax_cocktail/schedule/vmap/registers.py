@@ -72,6 +72,7 @@ class Apart:
         self.results = list(results)
         self.held: ChainMap[Value, Held] = ChainMap()  # by scope
         self.known: dict[object, Value] = {}  # constants in scope
+        self.inside: dict[Value, int] = {}  # positions that are less than so much, and not negative
 
     # -- values ------------------------------------------------------------------------------------------
     def of(self, value: Value) -> Held:
@@ -178,6 +179,8 @@ class Apart:
         """An operator on other operands, with one element."""
         output = self.build.fresh.make(TensorType(operator.output.type.dtype))
         self.build.out.append(replace(operator, inputs=tuple(inputs), outputs=(output,)))
+        if operator.kind == "convert" and inputs[0] in self.inside:  # which counts elements of an array
+            self.inside[output] = self.inside[inputs[0]]
         return output
 
     # -- control flow ------------------------------------------------------------------------------------

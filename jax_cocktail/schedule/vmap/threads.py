@@ -12,20 +12,33 @@ solvers in this way: Utkarsh et al., CMAME 2024).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jax_cocktail.analysis.classes import axis_classes
+from jax_cocktail.analysis.parallel import scalar_constants
+from jax_cocktail.analysis.trips import side_by_side
 from jax_cocktail.device.tuning import ELEMENTS, ElementTuning
 from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
 from jax_cocktail.schedule.vmap.cut import Place as CutPlace
-from jax_cocktail.schedule.vmap.emit import Emitter
+from jax_cocktail.schedule.vmap.emit import Emitter, one_by_one
+from jax_cocktail.schedule.vmap.flags import without_flags
 from jax_cocktail.schedule.vmap.lockstep import element_loop
 from jax_cocktail.schedule.vmap.recover import branches_inside
 from jax_cocktail.schedule.vmap.register_forms import FORMS, store
 from jax_cocktail.schedule.vmap.registers import Apart, Memory, Place, single
 from jax_cocktail.utask.builder import INDEX
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, definitions, is_a, reads
+from jax_cocktail.utask.ir import (
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    UProgram,
+    definitions,
+    is_a,
+    reads,
+    walk,
+)
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues
@@ -33,13 +46,18 @@ from jax_cocktail.utask.types import Source, Value
 
 
 def threads(program: UProgram, remark: Listener = nobody, limits: ElementTuning = ELEMENTS) -> UProgram:
-    """Returns its argument if no loop is over batch elements that fit into the registers of threads."""
-    return map_regions(program, _Threads(program, remark, limits).region)
+    """Returns its argument if no loop is over batch elements for which a thread or a block is enough."""
+    fresh = FreshValues(program)
+    plain, constants = without_flags(program, fresh), scalar_constants(program.entry)
+    found = map_regions(plain, _Threads(fresh, constants, remark, limits).region)
+    return program if found is plain else found
 
 
 class _Threads:
-    def __init__(self, program: UProgram, remark: Listener, limits: ElementTuning) -> None:
-        self.fresh, self.remark, self.limits = FreshValues(program), remark, limits
+    def __init__(
+        self, fresh: FreshValues, constants: Mapping[Value, int], remark: Listener, limits: ElementTuning
+    ) -> None:
+        self.fresh, self.constants, self.remark, self.limits = fresh, constants, remark, limits
 
     def region(self, region: Region) -> Region:
         needed = {*region.results, *(v for s in region.body for v in reads(s))}
@@ -48,12 +66,61 @@ class _Threads:
     def _statement(
         self, statement: Statement, region: Region, needed: set[Value]
     ) -> Statement | Sequence[Statement]:
-        if isinstance(statement, LoopUTask) and not statement.parallel and (batch := _batch(statement)):
-            try:
+        if not isinstance(statement, LoopUTask) or statement.parallel:
+            return map_regions(statement, self.region)
+        alike, batch = side_by_side(statement, self.constants), _batch(statement)
+        try:
+            if alike is not None and _has_loops(alike.body):
+                return self._trip_by_trip(alike)
+            if batch is not None:
                 return self._by_threads(statement, region, needed, batch)
-            except Uncuttable as why:
-                self._say(False, f"no thread runs the loop of one batch element: {why}", statement.source)
+        except Uncuttable as why:
+            self._say(False, f"no thread runs the loop of one batch element: {why}", statement.source)
+        if batch is not None and (blocks := self._by_blocks(statement, batch)) is not None:
+            return blocks
         return map_regions(statement, self.region)
+
+    def _by_blocks(self, loop: LoopUTask, batch: _Batch) -> Sequence[Statement] | None:
+        """A loop in lock-step with a block for each batch element, whose threads share its arrays; None if a
+        block would have too little to do, or too much. Elements that share weights stay together."""
+        numbers = max(v.type.size for v in batch.axes) // batch.count
+        many = batch.count >= self.limits.fewest and numbers <= self.limits.block_numbers
+        if not many or loop.condition is None or len(batch.axes) < len(loop.outputs):
+            return None
+        places, out = tuple(batch.axes.items()), Emitter(self.fresh, loop.source)
+        try:
+            cut = Cut((loop,), places, batch.count, 1)
+        except Uncuttable:
+            return None
+        if cut.has_shared_weights:
+            return None
+        one_by_one(cut, places, out, parallel=True)
+        flops = self.limits.branch_flops
+        out.out[-1] = map_regions(out.out[-1], lambda inner: branches_inside(inner, self.fresh, flops))
+        self._say(True, f"each of {batch.count} batch elements runs its own loop on a block", loop.source)
+        return out.out
+
+    def _trip_by_trip(self, loop: LoopUTask) -> Statement:
+        """A loop whose trips are independent already, as `lax.map` makes them."""
+        count = loop.trip_count or 0
+        if count < self.limits.fewest:
+            raise Uncuttable(f"there are only {count}")
+        assert loop.index is not None
+        limits = self.limits
+        region = branches_inside(loop.body, self.fresh, limits.branch_flops)
+        apart = Apart(self.fresh, FORMS, limits.numbers, limits.statements, loop.carried)
+        apart.held[loop.index] = single(loop.index)
+        apart.inside[loop.index] = count
+        for k, value in enumerate(loop.carried):
+            apart.held[value] = Place(k, (0,) * value.type.rank, value.type.shape)
+        apart.statements(region.body)
+        for k, value in enumerate(region.results):
+            held = apart.of(value)
+            if not isinstance(held, Place) or held.number != k:
+                raise Uncuttable("a result is not updated in place")
+        body = Region(loop.body.parameters, tuple(apart.build.out), tuple(apart.results))
+        self._say(True, f"each of {count} trips of a loop runs on a thread", loop.source)
+        return replace(loop, body=body, level="thread")
 
     def _by_threads(
         self, loop: LoopUTask, region: Region, needed: set[Value], batch: _Batch
@@ -75,6 +142,10 @@ class _Threads:
         self.remark(Remark("batch elements", fired, text, source))
 
 
+def _has_loops(region: Region) -> bool:
+    return any(isinstance(s, LoopUTask) for s in walk(region))
+
+
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """The batch of a loop: its size, and the batch axis of each of the loop's outputs that has one."""
@@ -92,10 +163,13 @@ def _batch(loop: LoopUTask) -> _Batch | None:
             return None
         axes = {v: places[wide[0]] for v, places in zip(loop.outputs, elements.axes, strict=True)}
         return _Batch(elements.predicate.type.shape[wide[0]], axes)
+    nested = (element_loop(s) for s in walk(loop) if isinstance(s, LoopUTask))
+    closings = [elements.closing for elements in nested if elements is not None]  # they do not mix elements
     found = list[_Batch]()
     for each in axis_classes((loop,)):
         axes = {v: each.axes[v] for v in loop.outputs if v in each.axes}
-        if axes and each.is_uniform and not each.clash and not each.crossings:
+        mixes = any(crossing.leaf not in closings for crossing in each.crossings)
+        if axes and each.is_uniform and not each.clash and not mixes:
             found.append(_Batch(each.parts, axes))
     return max(found, key=lambda batch: batch.count, default=None)
 
@@ -141,6 +215,7 @@ class _Element:
         limits, fresh = self.limits, self.out.fresh
         apart = Apart(fresh, FORMS, limits.numbers, limits.statements, carried)
         apart.held[index] = single(index)
+        apart.inside[index] = self.batch.count
         inside, known = self.out.inside(), dict[CutPlace, Value]()
         for value, axis in self.cut.needs:
             known[value, axis] = part = fresh.make(value.type.resized(axis, 1))
