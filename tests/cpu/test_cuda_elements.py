@@ -248,3 +248,19 @@ def test_flags(monkeypatch):
 
     np.testing.assert_array_equal(batched(x)[1], selected(x)[1])
     run(monkeypatch, selected, (x,))
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_batches_of_batches(sanitizer, monkeypatch):
+    numbers = jnp.arange(1, 1 + 13 * 40, dtype=jnp.int32).reshape(13, 40)
+    run(monkeypatch, jax.vmap(jax.vmap(collatz)), (numbers,), sanitizer=sanitizer)
+
+
+def test_solvers_of_two_batches(monkeypatch):
+    states = np.random.default_rng(0).normal(size=(9, 17, 3)).astype(np.float32)
+    run(monkeypatch, jax.vmap(jax.vmap(lorenz), in_axes=1), (states,))
+
+
+def test_all_states_of_batches_of_batches(monkeypatch):
+    states = np.random.default_rng(0).normal(size=(9, 17, 2)).astype(np.float32)
+    run(monkeypatch, jax.vmap(jax.vmap(saved)), (states,))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from jax_cocktail.analysis.classes import axis_classes
 from jax_cocktail.analysis.parallel import scalar_constants
@@ -68,7 +69,7 @@ class _Threads:
     ) -> Statement | Sequence[Statement]:
         if not isinstance(statement, LoopUTask) or statement.parallel:
             return map_regions(statement, self.region)
-        alike, batch = side_by_side(statement, self.constants), _batch(statement)
+        alike, batch = side_by_side(statement, self.constants), _batch(statement, self.limits.enough)
         try:
             if alike is not None and _has_loops(alike.body):
                 return self._trip_by_trip(alike)
@@ -85,9 +86,10 @@ class _Threads:
         block would have too little to do, or too much. Elements that share weights stay together."""
         numbers = max(v.type.size for v in batch.axes) // batch.count
         many = batch.count >= self.limits.fewest and numbers <= self.limits.block_numbers
-        if not many or loop.condition is None or len(batch.axes) < len(loop.outputs):
+        if not many or len(batch.sizes) > 1 or loop.condition is None or len(batch.axes) < len(loop.outputs):
             return None
-        places, out = tuple(batch.axes.items()), Emitter(self.fresh, loop.source)
+        places = tuple((v, axis) for v, (axis,) in batch.axes.items())
+        out = Emitter(self.fresh, loop.source)
         try:
             cut = Cut((loop,), places, batch.count, 1)
         except Uncuttable:
@@ -148,34 +150,47 @@ def _has_loops(region: Region) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The batch of a loop: its size, and the batch axis of each of the loop's outputs that has one."""
+    """The batch of a loop: the lengths of its axes, and these axes of each of the loop's outputs that has
+    them."""
 
-    count: int
-    axes: dict[Value, int]
+    sizes: tuple[int, ...]
+    axes: dict[Value, tuple[int, ...]]
+
+    @property
+    def count(self) -> int:
+        """The number of batch elements."""
+        return prod(self.sizes)
 
 
-def _batch(loop: LoopUTask) -> _Batch | None:
-    """The longest axis whose elements the loop never mixes; None if there is none."""
+def _batch(loop: LoopUTask, enough: int) -> _Batch | None:
+    """The axes whose elements the loop never mixes, the longest first, until they have `enough` elements;
+    None if there are none."""
     elements = element_loop(loop)
     if elements is not None:
-        wide = [d for d, n in enumerate(elements.predicate.type.shape) if n != 1]
-        if len(wide) != 1:
-            return None
-        axes = {v: places[wide[0]] for v, places in zip(loop.outputs, elements.axes, strict=True)}
-        return _Batch(elements.predicate.type.shape[wide[0]], axes)
+        shape = elements.predicate.type.shape
+        wide = sorted((d for d, n in enumerate(shape) if n != 1), key=lambda d: -shape[d])
+        axes = {
+            v: tuple(places[d] for d in wide) for v, places in zip(loop.outputs, elements.axes, strict=True)
+        }
+        return _Batch(tuple(shape[d] for d in wide), axes) if wide and 0 not in shape else None
     nested = (element_loop(s) for s in walk(loop) if isinstance(s, LoopUTask))
     closings = [elements.closing for elements in nested if elements is not None]  # they do not mix elements
-    found = list[_Batch]()
+    found = list[tuple[int, dict[Value, int]]]()
     for each in axis_classes((loop,)):
-        axes = {v: each.axes[v] for v in loop.outputs if v in each.axes}
         mixes = any(crossing.leaf not in closings for crossing in each.crossings)
-        if axes and each.is_uniform and not each.clash and not mixes:
-            found.append(_Batch(each.parts, axes))
-    return max(found, key=lambda batch: batch.count, default=None)
+        cut = {v: each.axes[v] for v in loop.outputs if v in each.axes}
+        if cut and each.is_uniform and not each.clash and not mixes:
+            found.append((each.parts, cut))
+    found.sort(key=lambda pair: -pair[0])
+    same = [pair for pair in found if pair[1].keys() == found[0][1].keys()]
+    while len(same) > 1 and prod(n for n, _ in same[:-1]) >= enough:
+        same.pop()
+    axes = {v: tuple(cut[v] for _, cut in same) for v in (same[0][1] if same else ())}
+    return _Batch(tuple(n for n, _ in same), axes) if same else None
 
 
 class _Element:
-    """Builds the parallel loop that runs a loop element by element."""
+    """Builds the parallel loop that runs a loop element by element: one cut for each axis of the batch."""
 
     def __init__(
         self,
@@ -192,48 +207,76 @@ class _Element:
         pairs = zip(loop.initial, large, strict=True)
         starts = tuple(out.fresh.make(v.type) if k else v for v, k in pairs)
         self.initial = dict(zip(starts, loop.initial, strict=True))
-        inner = replace(loop, initial=starts)
-        self.results: tuple[CutPlace, ...] = tuple(batch.axes.items())
-        self.cut = Cut((*spreads, inner), self.results, batch.count, 1)
-        self.number = {v: k for k, (v, _) in enumerate(self.results)}
+        self.statements: Sequence[Statement] = (*spreads, replace(loop, initial=starts))
+        self.results = tuple(batch.axes)
+        numbers = {v: k for k, v in enumerate(self.results)}
         ends = zip(starts, loop.outputs, large, strict=True)
-        self.large = {v: self.number[end] for v, end, k in ends if k}  # stand-in -> result
+        self.large = {v: numbers[end] for v, end, k in ends if k}  # stand-in -> result
 
     def emit(self) -> None:
         """Appends the parallel loop to `out`."""
         out, large = self.out, {k: self.initial[v] for v, k in self.large.items()}
-        self.leaves = out.leaves(self.cut)
-        results = [v for v, _ in self.results]
-        wholes = [large[k] if k in large else out.emit("empty", (), v.type) for k, v in enumerate(results)]
-        index, carried = out.fresh.make(INDEX), out.like(wholes)
+        index = out.fresh.make(INDEX)
+        carried = out.like(self.results)
         written, body = self._body(index, carried)
+        wholes = [
+            large[k] if k in large else out.emit("empty", (), v.type) for k, v in enumerate(self.results)
+        ]
         region = Region((index, *carried), tuple(body), tuple(written))
-        ends, count, source = (tuple(wholes), tuple(results)), self.batch.count, self.loop.source
+        ends, count, source = (tuple(wholes), self.results), self.batch.count, self.loop.source
         out.out.append(LoopUTask(*ends, region, None, count, source, parallel=True, level="thread"))
 
     def _body(self, index: Value, carried: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Statement]]:
         limits, fresh = self.limits, self.out.fresh
         apart = Apart(fresh, FORMS, limits.numbers, limits.statements, carried)
-        apart.held[index] = single(index)
-        apart.inside[index] = self.batch.count
-        inside, known = self.out.inside(), dict[CutPlace, Value]()
-        for value, axis in self.cut.needs:
-            known[value, axis] = part = fresh.make(value.type.resized(axis, 1))
-            starts = tuple(index if d == axis else 0 for d in range(part.type.rank))
-            if value in self.large:
-                apart.held[part] = Place(self.large[value], starts, part.type.shape)
-            else:
-                array, axes = self.leaves.get(value, value), tuple(range(part.type.rank))
-                apart.held[part] = Memory(array, starts, axes, part.type.shape)
-        parts = self.cut.emit(known, inside).parts_of(*zip(*self.results, strict=True))
-        region = branches_inside(Region((), tuple(inside.out), parts), fresh, limits.branch_flops)
+        digits = self._digits(apart, index)
+        statements, parts = self.statements, self.results
+        for number, digit in enumerate(digits):
+            axes = [self.batch.axes[v][number] for v in self.results]
+            statements, parts = self._cut(apart, statements, parts, axes, digit, self.batch.sizes[number])
+        region = branches_inside(Region((), tuple(statements), parts), fresh, limits.branch_flops)
         apart.statements(region.body)
         apart.build.source = self.loop.source
-        for k, ((_, axis), part) in enumerate(zip(self.results, region.results, strict=True)):
-            held = apart.of(part)
+        for k, (value, part) in enumerate(zip(self.results, region.results, strict=True)):
+            held, own = apart.of(part), dict(zip(self.batch.axes[value], digits, strict=True))
             if isinstance(held, Place) != (k in self.large.values()):
                 raise Uncuttable("a large array of an element is not updated in place")
             if not isinstance(held, Place):
-                starts = tuple(index if d == axis else 0 for d in range(part.type.rank))
+                starts = tuple(own.get(d, 0) for d in range(part.type.rank))
                 store(apart, Place(k, starts, part.type.shape), apart.registers(part))
         return apart.results, apart.build.out
+
+    def _digits(self, apart: Apart, index: Value) -> list[Value]:
+        """The position along each axis of the batch."""
+        apart.held[index], found, rest = single(index), list[Value](), index
+        for size in self.batch.sizes[:0:-1]:
+            by = apart.number(size, INDEX.dtype)
+            found.append(apart.build.binary("rem", rest, by))
+            rest = apart.build.binary("div", rest, by)
+        digits = [rest, *found[::-1]]
+        apart.inside.update(zip(digits, self.batch.sizes, strict=True))
+        return digits
+
+    def _cut(
+        self,
+        apart: Apart,
+        statements: Sequence[Statement],
+        results: Sequence[Value],
+        axes: Sequence[int],
+        digit: Value,
+        size: int,
+    ) -> tuple[Sequence[Statement], tuple[Value, ...]]:
+        """The statements for one position along an axis, and the parts of the results there."""
+        cut = Cut(statements, zip(results, axes, strict=True), size, 1)
+        leaves, inside, known = self.out.leaves(cut), self.out.inside(), dict[CutPlace, Value]()
+        for value, axis in cut.needs:
+            known[value, axis] = part = apart.build.fresh.make(value.type.resized(axis, 1))
+            none, every = (0,) * part.type.rank, tuple(range(part.type.rank))
+            held = apart.held.get(value, Memory(leaves.get(value, value), none, every, ()))
+            if value in self.large:
+                held = Place(self.large[value], none, ())
+            assert isinstance(held, Memory | Place)
+            starts = tuple(digit if d == axis else s for d, s in enumerate(held.starts))
+            apart.held[part] = replace(held, starts=starts, shape=part.type.shape)
+        parts = cut.emit(known, inside).parts_of(results, axes)
+        return inside.out, parts
