@@ -103,7 +103,7 @@ def passes(
     table += [("simplify", simplify), ("launch_parameters", launch_parameters)]
     if not machine.is_gpu:
         table.append(("recover", partial(recover, units=candidate.units, remark=remark)))
-    elif candidate.units > 1:
+    elif candidate.units > 1 and candidate.elements:
         table.append(("threads", partial(threads, remark=remark)))
     if candidate.distribute:
         table.append(("layers", partial(layers, remark=remark)))

@@ -22,6 +22,8 @@ class Candidate:
         units; False if one after the other. Requires several units and `distribute`.
       cluster: True if the units are thread blocks of one cluster, which have a barrier in hardware and
         reach each other's shared memory; at most `MOST_IN_CLUSTER` of them.
+      elements: True if a thread or a block of a GPU runs the loop of one batch element where it can; False if
+        all of them stay together.
       threads: of a unit that is a block of threads; 0: as many as the target has by default.
     """
 
@@ -30,6 +32,7 @@ class Candidate:
     pipeline: bool = False
     cluster: bool = False
     threads: int = 0
+    elements: bool = True
 
     def __post_init__(self) -> None:
         if self.units < 1:
@@ -38,6 +41,7 @@ class Candidate:
             raise ValueError(f"a block has no {self.threads} threads")
         if self.units == 1:  # two names for one thing
             object.__setattr__(self, "cluster", False)
+            object.__setattr__(self, "elements", True)
         if self.units == 1 or not self.distribute:
             object.__setattr__(self, "pipeline", False)
         if self.cluster and self.units > MOST_IN_CLUSTER:
@@ -48,6 +52,7 @@ class Candidate:
         """Every field, for keys."""
         flags = f"distribute={self.distribute:d} pipeline={self.pipeline:d} cluster={self.cluster:d}"
         size = f" threads={self.threads}" if self.threads else ""  # keys without it are older
+        size += "" if self.elements else " elements=0"
         return f"units={self.units} {flags}{size}"
 
     @property
@@ -58,6 +63,8 @@ class Candidate:
             count += f" of {self.threads} threads"
         if self.cluster:
             count += " in a cluster"
+        if not self.elements:
+            count += ", batch together"
         if self.pipeline:
             return f"{count}, pipelined"
         return count if self.distribute else f"{count}, loops undivided"

@@ -142,7 +142,8 @@ def test_a_plan_tells_what_stays():
     with_it, without = (run_of(planned.program, plan=plan) for plan in (planned.plan, nothing))
     assert with_it.bytes == run_of(planned.program).bytes
     assert without.bytes.shared == 0.0 and without.seconds > with_it.seconds
-    rows = plan_for(rowwise(4096, 64, 50))  # nobody waits: the first-level cache will do
+    together = Candidate(H200.units, elements=False)
+    rows = plan_for(rowwise(4096, 64, 50), together)  # nobody waits: the first-level cache will do
     assert run_of(rows.program, plan=nothing).bytes == run_of(rows.program).bytes
 
 
@@ -330,7 +331,16 @@ def test_the_loops_that_users_complain_about():
     """One block, plain launch, no barrier, against launches and fusions one by one."""
     million, forward = scalars(10**6), recurrence(1, 64, 1000)
     for program, least in ((million, 50), (forward, 8), (rowwise(4096, 64, 50), 6)):
-        assert stock_seconds(program) > least * predict(plan_for(program), H200).seconds
+        plan = plan_for(program, Candidate(H200.units, elements=False))
+        assert stock_seconds(program) > least * predict(plan, H200).seconds
+
+
+def test_short_rows_are_for_threads_and_long_ones_for_blocks():
+    """The price knows when a batch has too few elements to fill the lanes of a card."""
+    for program, better in ((rowwise(4096, 2, 50), True), (rowwise(4096, 64, 50), False)):
+        plans = [plan_for(program, Candidate(H200.units, elements=flag)) for flag in (True, False)]
+        alone, together = (predict(plan, H200).seconds for plan in plans)
+        assert (alone < together) == better
 
 
 def test_words_cross_a_cluster_faster():
