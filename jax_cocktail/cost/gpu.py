@@ -37,7 +37,7 @@ from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import TEMPLATES, Templates
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.device.unit import unit_of
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, is_a
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, by_threads, is_a
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.rewrite import Inside, fold
 
@@ -197,14 +197,15 @@ class _Timer:
 
 def statement_seconds(program: UProgram, units: int, spec: DeviceSpec, threads: int) -> dict[int, float]:
     """Seconds of one execution of each statement of a planned program, by its identity: those of one unit,
-    at its rates. What is inside a parallel loop is priced for one part."""
+    at its rates. What is inside a parallel loop is priced for one trip."""
     found: dict[int, float] = {}
     unit = unit_of(spec, threads)
 
     def each(s: Statement, inside: Inside[float]) -> float:
         seconds = sum(map(sum, inside))
         if isinstance(s, LoopUTask):
-            seconds *= ceil(trips(s) / max(units, 1)) if s.parallel else trips(s)
+            shared = max(units, 1) * (threads if by_threads(s) else 1) if s.parallel else 1
+            seconds *= ceil(trips(s) / shared)
         elif isinstance(s, BranchUTask):
             seconds /= len(inside)
         elif is_a(s, "wait"):

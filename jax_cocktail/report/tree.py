@@ -18,6 +18,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
+    by_threads,
     is_a,
     operators_of,
     regions_of,
@@ -108,7 +109,7 @@ class _Maker:
         return replace(
             node,
             kind="parts" if loop.parallel else "loop",
-            what="parallel loop" if loop.parallel else "while loop" if count is None else "loop",
+            what=_words_of(loop),
             trips=count,
             seconds=node.seconds / max(trips(loop), 1) if not loop.parallel else node.seconds,
             barriers=int(sum(waits(s, times=lambda _: 0) for r in loop.regions for s in r.body)),
@@ -120,6 +121,12 @@ class _Maker:
         inner = tuple(self.region(region, number))
         seconds = sum(self._seconds.get(id(s), 0.0) for s in region.body)
         return Node(number, kind, what, seconds=seconds, inner=inner)
+
+
+def _words_of(loop: LoopUTask) -> str:
+    if loop.parallel:
+        return "loop by threads" if by_threads(loop) else "parallel loop"
+    return "while loop" if loop.trip_count is None else "loop"
 
 
 def _synchronises(statement: Statement) -> bool:

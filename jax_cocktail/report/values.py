@@ -71,7 +71,7 @@ class Node:
 
     Attributes:
       number: which one, in the order of the program.
-      kind: one of `KINDS`. A `"parts"` is a parallel loop, whose trips the units share.
+      kind: one of `KINDS`. A `"parts"` is a parallel loop, whose trips the units share, or their threads.
       what: its operators, or the part in words.
       where: its ``file:line (function)``, or "".
       others: the places of its other operators, in the order of the program.

@@ -105,8 +105,7 @@ class _Threads:
     def _trip_by_trip(self, loop: LoopUTask) -> Statement:
         """A loop whose trips are independent already, as `lax.map` makes them."""
         count = loop.trip_count or 0
-        if count < self.limits.fewest:
-            raise Uncuttable(f"there are only {count}")
+        self._count(count)
         assert loop.index is not None
         limits = self.limits
         region = branches_inside(loop.body, self.fresh, limits.branch_flops)
@@ -127,8 +126,7 @@ class _Threads:
     def _by_threads(
         self, loop: LoopUTask, region: Region, needed: set[Value], batch: _Batch
     ) -> Sequence[Statement]:
-        if batch.count < self.limits.fewest:
-            raise Uncuttable(f"there are only {batch.count}")
+        self._count(batch.count)
         if any(v in needed for v in loop.outputs if v not in batch.axes):
             raise Uncuttable("a result is common to all")
         made = definitions(region)
@@ -139,6 +137,10 @@ class _Threads:
         element.emit()
         self._say(True, f"each of {batch.count} batch elements runs its own loop on a thread", loop.source)
         return out.out
+
+    def _count(self, count: int) -> None:
+        if not self.limits.fewest <= count <= self.limits.most:
+            raise Uncuttable(f"there are {count}, which is too {'few' if count < self.limits.fewest else 'many'}")
 
     def _say(self, fired: bool, text: str, source: Source) -> None:
         self.remark(Remark("batch elements", fired, text, source))
