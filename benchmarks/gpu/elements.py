@@ -1,9 +1,12 @@
 """Batches of loops on a GPU, one batch element a thread: what is planned for a card that is not here.
 
     python -m benchmarks.gpu.elements [--spec H200] [--build]
+    python -m benchmarks.gpu.elements --emulate
 
 prints for each row the plan, the times that the model predicts for ours and for stock XLA, how many units
-find work, and with `--build` the registers and spills that the compiler reports. Nothing is measured.
+find work, and with `--build` the registers and spills that the compiler reports. `--emulate` prints the cycles
+of one block of two rows in the latency laboratory, beside the same rows written by hand (`by_hand.cu`).
+Nothing is measured.
 """
 
 from __future__ import annotations
@@ -11,12 +14,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from benchmarks.gpu.sass.emulate import emulated
+from benchmarks.gpu.sass.machine import machine_for
+from benchmarks.gpu.sass.programs import Program, card_of, record
 from jax_cocktail.build.device import build_device_program, device_toolchain
+from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.nvidia import A100, H200
@@ -24,6 +33,7 @@ from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.choice.survey import survey
 from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.utask.ir import by_threads, walk
+from jax_cocktail.utask.plan import LaunchPlan
 
 SPECS = {"A100": A100, "H200": H200}
 
@@ -145,7 +155,7 @@ def planned(row: str, spec: DeviceSpec, build: bool = False) -> Planned:
     prepared = prepare(jax.make_jaxpr(function)(*arguments), row, machine)
     found = survey(prepared, spec.units)
     seconds = min(found.seconds)
-    plan = found.plans[found.seconds.index(seconds)]
+    plan = found.best
     (program,) = prepared.programs
     emitted = emit(program, machine, candidate=plan.candidate)
     loops = sum(map(by_threads, walk(emitted.program.entry)))
@@ -155,6 +165,33 @@ def planned(row: str, spec: DeviceSpec, build: bool = False) -> Planned:
     built = build_device_program(emitted.source, device_toolchain(spec.arch), spec)
     facts = built.kernels.values()
     return Planned(row, *figures, max(f.registers for f in facts), max(f.spill_bytes for f in facts))
+
+
+BY_HAND = {"Collatz, 10^4": 10**4, "Lorenz, 10^5": 10**5}  # rows of `by_hand.cu`, and their elements
+
+
+def emulated_cycles(row: str) -> tuple[float, float]:
+    """Cycles of one block of a row, ours and written by hand, on the card of the record."""
+    spec, function_of = card_of("sm_90"), ROWS[row]
+    function, arguments = function_of()
+    machine, toolchain = machine_of(spec), device_toolchain(spec.arch)
+    prepared = prepare(jax.make_jaxpr(function)(*arguments), row, machine)
+    (program,) = prepared.programs
+    emitted = emit(program, machine, candidate=survey(prepared, spec.units).best.candidate)
+    launch = launch_plan(emitted.program, emitted.plan, emitted.machine, emitted.sizes)
+    size = sum(v.type.nbytes for v in emitted.program.entry.results)
+    contents = (np.asarray(arguments[0]), size, max(launch.workspace_bytes, 16))
+    numbers = {"ROW": list(BY_HAND).index(row), "COUNT": BY_HAND[row], "THREADS": launch.threads}
+    head = "".join(f"#define {name} {number}\n" for name, number in numbers.items())
+    by_hand = head + (Path(__file__).parent / "by_hand.cu").read_text(encoding="utf-8")
+    plain = LaunchPlan(0, launch.most_units, launch.threads, 0, 0, 0, cooperative=False)
+    multiprocessor = machine_for(spec.arch, record())
+
+    def cycles(source: str, launch: LaunchPlan) -> float:
+        binary = build_device_program(source, toolchain, spec).binary
+        return float(emulated(Program(source, binary, launch, contents), multiprocessor).timed.end)
+
+    return cycles(emitted.source, launch), cycles(by_hand, plain)
 
 
 def table(found: Iterator[Planned]) -> Iterator[str]:
@@ -171,7 +208,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--spec", choices=SPECS, default="H200", help="the card")
     parser.add_argument("--build", action="store_true", help="compile, for registers and spills")
+    parser.add_argument("--emulate", action="store_true", help="cycles of a block, beside code by hand")
     options = parser.parse_args()
+    if options.emulate:
+        for row in BY_HAND:
+            ours, by_hand = emulated_cycles(row)
+            cycles = f"{ours:.0f} cycles of a block, by hand {by_hand:.0f}"
+            print(f"{row}: {cycles}, ratio {ours / by_hand:.3f}", flush=True)
+        return
     for line in table(planned(row, SPECS[options.spec], options.build) for row in ROWS):
         print(line, flush=True)
 

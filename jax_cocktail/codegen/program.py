@@ -383,7 +383,7 @@ def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
         name, dtype = Name(f"v{loop.index.id}", outer=True), COMPUTE[loop.index.type.dtype]
         context.registers[loop.index] = name if dtype == context.writer.index else code("{}({})", dtype, name)
         context.indices[name] = "i64"
-        if by_threads(loop) and (inner := threads.unending(loop)) is not None:
+        if by_threads(loop) and (inner := threads.unending(context, loop)) is not None:
             _alias(context, inner)
             threads.emit_refilled(context, loop, inner, name, partial(_emit_region, context))
             del context.indices[name]

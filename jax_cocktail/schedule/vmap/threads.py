@@ -140,7 +140,7 @@ class _Threads:
 
     def _count(self, count: int) -> None:
         if not self.limits.fewest <= count <= self.limits.most:
-            raise Uncuttable(f"there are {count}, which is too {'few' if count < self.limits.fewest else 'many'}")
+            raise Uncuttable(f"{count} are too {'few' if count < self.limits.fewest else 'many'}")
 
     def _say(self, fired: bool, text: str, source: Source) -> None:
         self.remark(Remark("batch elements", fired, text, source))
