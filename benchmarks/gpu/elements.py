@@ -4,9 +4,9 @@
     python -m benchmarks.gpu.elements --emulate
 
 prints for each row the plan, the times that the model predicts for ours and for stock XLA, how many units
-find work, and with `--build` the registers and spills that the compiler reports. `--emulate` prints the cycles
-of one block of two rows in the latency laboratory, beside the same rows written by hand (`by_hand.cu`).
-Nothing is measured.
+find work, and with `--build` the registers and spills that the compiler reports. `--emulate` prints the
+cycles of one block of two rows in the latency laboratory, beside the same rows written by hand
+(`by_hand.cu`). Nothing is measured.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -54,3 +55,35 @@ def test_random_elements():
 
     each()
     assert sum(n > 0 for n in found) >= len(found) // 3, found
+
+
+def solved(matrix, b):
+    """Steps with a factorisation, a determinant, and a system in each."""
+
+    def step(_, x):
+        a = matrix + 0.1 * jnp.outer(x, x)
+        spd = a @ a.T + 4.0 * jnp.eye(3, dtype=a.dtype)
+        y = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(spd), x, lower=True)
+        z = jnp.linalg.solve(a, b)
+        return 0.1 * y + 0.2 * jnp.tanh(z) + 0.01 * jnp.tanh(jnp.linalg.det(a))
+
+    return jax.lax.fori_loop(0, 3, step, b)
+
+
+@pytest.mark.one_jax
+def test_small_factorisations():
+    rng = np.random.default_rng(0)
+    state = rng.normal(size=(BATCH, 3, 3)).astype(np.float32), rng.normal(size=(BATCH, 3)).astype(np.float32)
+    state[0][1, 0] = 0  # a pivot that is not in its row
+    assert taken(lambda *s: (jax.vmap(solved)(*s),), state) == 1
+
+
+@pytest.mark.one_jax
+def test_a_matrix_without_a_factor():
+    """All of the factor is NaN."""
+    a = np.stack([np.eye(3), -np.eye(3), [[1, 2, 0], [2, 1, 0], [0, 0, 1]]]).astype(np.float32)
+
+    def factor(a):
+        return jax.lax.fori_loop(0, 2, lambda _, x: jnp.linalg.cholesky(x, symmetrize_input=False), a)
+
+    assert taken(lambda a: (jax.vmap(factor)(a),), (a,)) == 1

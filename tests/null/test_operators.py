@@ -212,6 +212,7 @@ REGISTRIES = {
     "codegen/scans.py EMITTERS",
     "codegen/windows.py EMITTERS",
     "schedule/vmap/register_forms.py FORMS",
+    "schedule/vmap/register_linalg.py LINALG",
     "utask/fold.py _COMPUTE",
     "utask/infer/anchors.py ANCHORS",
 }

@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 
 from jax_cocktail.schedule.vmap.cut import Uncuttable
+from jax_cocktail.schedule.vmap.register_linalg import LINALG
 from jax_cocktail.schedule.vmap.registers import (
     Apart,
     Form,
@@ -391,6 +392,7 @@ def _kept(apart: Apart, operator: UOperator) -> Held:
 
 
 FORMS: Mapping[str, Form] = {
+    **LINALG,
     **dict.fromkeys(MAPPED, _mapped),
     "constant": _constant,
     "empty": _filled,

@@ -164,7 +164,9 @@ class Apart:
             operands = [self.registers(v) for v in operator.inputs]
             self.held[operator.output] = self.each(operator, operands)
         elif operator.kind in self.forms:
-            self.held[operator.output] = self.forms[operator.kind](self, operator)
+            found = self.forms[operator.kind](self, operator)
+            held = found if isinstance(found, tuple) else (found,)
+            self.held.update(zip(operator.outputs, held, strict=True))
         else:
             raise Uncuttable(f"{operator.kind} has no form in registers")
 
@@ -286,7 +288,7 @@ class _Layout:
         return found, held
 
 
-Form: TypeAlias = Callable[[Apart, UOperator], Held]
+Form: TypeAlias = Callable[[Apart, UOperator], "Held | tuple[Held, ...]"]
 _Ends: TypeAlias = Callable[[Sequence[Value]], Sequence[Value]]
 
 
