@@ -282,10 +282,15 @@ def emit(
 
 
 def schedule(
-    stitched: UProgram, machine: Machine, cluster: int = 0, observers: Sequence[Observer] = ()
+    stitched: UProgram,
+    machine: Machine,
+    cluster: int = 0,
+    observers: Sequence[Observer] = (),
+    units: int = 0,
 ) -> Planned:
-    """The program with its memory and its barriers. `cluster`: of so many units; 0: they need not be one."""
-    planned = finish(stitched, machine, cluster, _observer(stitched, "planned", observers))
+    """The program with its memory and its barriers. `cluster`: of so many units; 0: they need not be one;
+    `units`: the most that are asked for, 0 for any number."""
+    planned = finish(stitched, machine, cluster, _observer(stitched, "planned", observers), units)
     verify(planned.program, "planned")
     return planned
 
@@ -302,10 +307,9 @@ def _emit(
     cluster = candidate.units if candidate.cluster else 0
     stitched = transform(program, (keep, *observers), candidate, remarks.append, machine)
     fired = tuple(dict.fromkeys(name for (_, old), (name, new) in pairwise(made) if new is not old))
-    planned = schedule(stitched, beside_counters(machine) if trace else machine, cluster, observers)
+    here = beside_counters(machine) if trace else machine
+    planned = schedule(stitched, here, cluster, observers, candidate.units)
     final, plan, stamps = planned.program, planned.plan, None
-    if machine.is_gpu:  # loops whose trips threads share have no parts that count units
-        plan = replace(plan, most_units=min(plan.most_units, candidate.units))
     if trace:
         plan = with_counters(plan, machine)
         stamps = stamps_of(final, plan, machine, trace)

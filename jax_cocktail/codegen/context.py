@@ -25,6 +25,7 @@ from jax_cocktail.codegen.writer import Writer, code, down, up
 from jax_cocktail.device.block import Block
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.target import Target
+from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.ir import Region, Statement, UOperator
 from jax_cocktail.utask.layout import Layout, row_major
 from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan, Part, Slot
@@ -307,11 +308,18 @@ class Context:
 
     def fence(self) -> None:
         """A barrier between two steps of an operator: each thread of a unit sees what the others wrote."""
+        self._together("waits for others")
         if self.target.block_barrier:
             self.writer.add(Barrier(self.target.block_barrier))
 
+    def _together(self, what: str) -> None:
+        """Raises UnsupportedError where a thread is alone."""
+        if self.by_thread:
+            raise UnsupportedError(f"what one thread runs {what}")
+
     def copy(self, target: Expression, source: Expression, size: int) -> None:
         """Copies bytes; all threads of the unit take part."""
+        self._together("copies an array")
         if self.target.has_threads:
             self.needs.add("block")
         self.writer.add(code(self.target.copy, target=target, source=source, size=size))

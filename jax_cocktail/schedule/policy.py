@@ -16,7 +16,6 @@ from jax_cocktail.device.host import SERVER
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import PORTABLE_CLUSTER
 from jax_cocktail.device.tuning import BLOCK, MODEL
-from jax_cocktail.schedule.vmap.threads import threads
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, regions_of, walk
 from jax_cocktail.utask.types import Source
@@ -40,12 +39,19 @@ def candidates(programs: Sequence[UProgram], units: int, machine: Machine = HOST
     found = [Candidate(count, distribute) for count in (1, most) for distribute in ways]
     if machine.is_gpu and divisible:
         found.append(Candidate(most, pipeline=True))
-        if any(threads(program) is not program for program in programs):
+        if _has_elements(programs):
             found.append(Candidate(most, elements=False))
     if machine.spec is not None and machine.spec.cluster_units > 1:
         sizes = sorted({min(count, most) for count in (PORTABLE_CLUSTER, machine.spec.cluster_units)})
         found += [Candidate(count, cluster=True) for count in sizes]
     return tuple(dict.fromkeys(found))
+
+
+def _has_elements(programs: Sequence[UProgram]) -> bool:
+    """True if a thread or a block can run a batch element of a program."""
+    from jax_cocktail.schedule.vmap.threads import threads  # not in a process that finds its programs cached
+
+    return any(threads(program) is not program for program in programs)
 
 
 def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> bool:

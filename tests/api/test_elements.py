@@ -87,3 +87,115 @@ def test_a_matrix_without_a_factor():
         return jax.lax.fori_loop(0, 2, lambda _, x: jnp.linalg.cholesky(x, symmetrize_input=False), a)
 
     assert taken(lambda a: (jax.vmap(factor)(a),), (a,)) == 1
+
+
+LONG = 70  # numbers of an array that is too large for registers
+
+
+def swapped(x):
+    arrays = jnp.zeros(LONG), jnp.zeros(LONG)
+    return jax.lax.fori_loop(0, LONG, lambda i, s: (s[1], s[0].at[i].set(x + i)), arrays)
+
+
+def older(x):
+    def step(i, state):
+        array, total = state
+        first = array.at[i].set(x)
+        second = first.at[i].multiply(2.0)
+        return second, total + first[i]
+
+    return jax.lax.fori_loop(0, LONG, step, (jnp.zeros(LONG), 0.0))
+
+
+def dropped(x):
+    """An update that nobody hands on."""
+
+    def step(i, state):
+        array, total = state
+        tried = jax.lax.fori_loop(0, 3, lambda j, a: a.at[j].set(x), array)
+        return array.at[i].set(x * i), total + tried[1]
+
+    return jax.lax.fori_loop(0, LONG, step, (jnp.zeros(LONG), 0.0))
+
+
+def read_and_written(x):
+    def step(i, state):
+        array, total = state
+        return array.at[i].add(x + total), total + 0.5 * array[jnp.maximum(i - 1, 0)]
+
+    return jax.lax.fori_loop(0, LONG, step, (jnp.ones(LONG), 0.0))
+
+
+def closure(a):
+    return jax.lax.fori_loop(0, 3, lambda _, r: r | (a @ r), a)
+
+
+def summed(x):
+    return jax.lax.fori_loop(0, 3, lambda _, v: jnp.cumsum(v) / 8, x)
+
+
+def test_large_arrays():
+    x = np.linspace(-1, 1, BATCH, dtype=np.float32)
+    loops = [taken(jax.vmap(f), (x,)) for f in (swapped, older, dropped, read_and_written)]
+    assert loops[0] == 0, loops
+
+
+def test_products_and_sums():
+    adjacent = np.random.default_rng(0).uniform(size=(BATCH, 5, 5)) < 0.3
+    assert taken(lambda a: (jax.vmap(closure)(a),), (adjacent,)) == 0
+    halves = np.random.default_rng(0).uniform(size=(BATCH, 50)).astype(jnp.bfloat16)
+    assert taken(lambda x: (jax.vmap(summed)(x),), (halves,)) == 1
+
+
+def pairs(x):
+    def body(i, out):
+        value = jax.lax.while_loop(lambda v: v > 1.0, lambda v: v * 0.5, x[i])
+        return jax.lax.dynamic_update_slice(out, jnp.stack([value, -value]), (2 * i.astype(jnp.uint32),))
+
+    return (jax.lax.fori_loop(0, 9, body, jnp.zeros(18)),)
+
+
+def narrow(table):
+    def body(i, out):
+        part = jax.lax.dynamic_slice(table, (i.astype(jnp.uint8),), (8,))
+        value = jax.lax.while_loop(lambda v: v > 1.0, lambda v: v * 0.5, jnp.sum(part))
+        return out.at[i].set(value)
+
+    return (jax.lax.fori_loop(0, 300, body, jnp.zeros(300)),)
+
+
+def test_positions():
+    taken(pairs, (np.linspace(0, 9, 9, dtype=np.float32),))
+    taken(narrow, (np.linspace(0, 1, 400, dtype=np.float32),))
+
+
+def mixed(start):
+    """A loop by a flag whose predicate looks at all elements."""
+    limits = jnp.array([6, 11, 1000])
+
+    def goes(k):
+        return (jnp.sum(k) < limits) & (k < 9)
+
+    def body(state):
+        flag, k = state
+        return flag & goes(k + 1), jnp.where(flag, k + 1, k)
+
+    return jax.lax.while_loop(lambda state: jnp.any(goes(state[1])), body, (goes(start), start))
+
+
+def test_flags_that_look_at_all_elements():
+    assert taken(mixed, (np.zeros(3, np.int32),)) == 0
+
+
+def test_a_flag_behind_a_long_program():
+    def function(x):
+        for _ in range(1200):
+            x = jnp.sin(x) + 1
+
+        def body(state):
+            flag, x = state
+            return flag & (x * 0.5 > 0.1), jnp.where(flag, x * 0.5, x)
+
+        return jax.lax.while_loop(lambda state: jnp.any(state[1] > 0.1), body, (x > 0.1, x))
+
+    assert taken(function, (np.linspace(0, 3, BATCH, dtype=np.float32),)) == 1

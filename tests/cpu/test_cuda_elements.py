@@ -10,7 +10,7 @@ import pytest
 import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.utask.ir import by_threads, walk
-from tests.cpu.emulated import Emulation
+from tests.cpu.emulated import WAVES, Emulation
 from tests.cpu.runner import EAGER
 
 KERNELS = ("ck_resident", "ck_portable")
@@ -264,3 +264,27 @@ def test_solvers_of_two_batches(monkeypatch):
 def test_all_states_of_batches_of_batches(monkeypatch):
     states = np.random.default_rng(0).normal(size=(9, 17, 2)).astype(np.float32)
     run(monkeypatch, jax.vmap(jax.vmap(saved)), (states,))
+
+
+def test_one_block_after_another(monkeypatch):
+    """More blocks' worth of elements than blocks: no block keeps its slice for the next loop."""
+
+    def settle(limit, factor):
+        return lambda x: jax.lax.while_loop(lambda x: jnp.sum(x) > limit, lambda x: x * factor, x)
+
+    def function(x):
+        return jax.vmap(settle(0.1, 0.7))(jax.vmap(settle(1.0, 0.5))(x))
+
+    x = np.random.default_rng(0).uniform(1, 9, size=(64, 200)).astype(np.float32)
+    run(monkeypatch, function, (x,), loops=0)
+
+
+def test_one_thread_after_another(monkeypatch):
+    numbers = jnp.arange(1, 1000, dtype=jnp.int32)
+    run(monkeypatch, lambda n: jax.vmap(collatz)(jax.vmap(collatz)(n) + 1), (numbers,), loops=2)
+
+
+@pytest.mark.parametrize("wave", [32, 64])
+def test_waves(wave, monkeypatch):
+    numbers = jnp.arange(1, 1000, dtype=jnp.int32)
+    run(monkeypatch, jax.vmap(collatz), (numbers,), spec=WAVES[wave], threads=128)

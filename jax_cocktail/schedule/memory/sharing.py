@@ -47,12 +47,13 @@ class Sharing:
 
 
 def sharing_of(
-    program: UProgram, layouts: Mapping[Value, Layout], find: Find, placed: set[Value]
+    program: UProgram, layouts: Mapping[Value, Layout], find: Find, placed: set[Value], units: int = 0
 ) -> Sharing | None:
-    """None if the program has no parallel loop. `placed`: leaders in operands, results and constants."""
+    """None if the program has no parallel loop. `placed`: leaders in operands, results and constants;
+    `units`: the most that share the trips of loops by threads, 0 for any number."""
     if program_scope(program) is not Scope.DEVICE:
         return None
-    survey = _Survey(layouts, find)
+    survey = _Survey(layouts, find, units)
     survey.region(program.entry)
     survey.shared |= placed
     inside = {find(layouts[v].root) for v in survey.inside if v in layouts}
@@ -67,8 +68,8 @@ def sharing_of(
 class _Survey:
     """Collects where values are defined, and the classes that must be shared together."""
 
-    def __init__(self, layouts: Mapping[Value, Layout], find: Find) -> None:
-        self.layouts, self.find = layouts, find
+    def __init__(self, layouts: Mapping[Value, Layout], find: Find, units: int) -> None:
+        self.layouts, self.find, self.units = layouts, find, units
         self.inside: list[Value] = []  # defined in the body of a parallel loop
         self.mesh: set[Value] = set()  # leaders with a member at device scope
         self.shared: set[Value] = set()
@@ -94,8 +95,7 @@ class _Survey:
             self.shared.update(outputs)
             self.inside += (v for s in statement.body.body for v in defined_in(s))
             self._check(statement)
-            trips = -(-(statement.trip_count or 0) // (ELEMENTS.run if by_threads(statement) else 1))
-            self.most_units = max(self.most_units, statement.first + trips)
+            self.most_units = max(self.most_units, statement.first + self._parts(statement))
         elif isinstance(statement, LoopUTask):
             self._transfer(statement.initial, statement.carried)
             self.loops += 1
@@ -110,6 +110,14 @@ class _Survey:
         else:
             self.together.append(set(outputs))
             self._written(statement)
+
+    def _parts(self, loop: LoopUTask) -> int:
+        """Units that find work in a parallel loop."""
+        trips = loop.trip_count or 0
+        if not by_threads(loop):
+            return trips
+        runs = -(-trips // ELEMENTS.run)
+        return min(runs, self.units) if self.units else runs
 
     def _written(self, statement: Statement) -> None:
         """Notes whether a statement in a loop writes small pieces of its results or more."""

@@ -72,7 +72,8 @@ class _BlockBarriers(Synchroniser):
             performer: Performer = ALL
             if value in self.layouts and runs is not None and self.layouts[value].is_whole:
                 ranges = (n for r in runs for n in (r.axis, r.begin, r.size, r.digit.every, r.digit.count))
-                performer = ("trip", loop.trip_count or 0, *value.type.shape, *ranges)
+                size = ITEM_SIZE[value.type.dtype]
+                performer = ("trip", loop.trip_count or 0, size, *value.type.shape, *ranges)
             yield from self.whole(value, False, performer)
             if value in written:
                 yield from self.whole(value, True, performer)

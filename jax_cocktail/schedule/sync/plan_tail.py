@@ -42,10 +42,12 @@ Observer = Callable[[str, Planned, float], None]  # (pass, what it has made, sec
 Trial = Callable[[UProgram], UProgram | None]
 
 
-def tail_passes(machine: Machine = HOST, cluster: int = 0) -> tuple[tuple[str, TailPass], ...]:
+def tail_passes(
+    machine: Machine = HOST, cluster: int = 0, units: int = 0
+) -> tuple[tuple[str, TailPass], ...]:
     """The passes for a machine, in order, by module name. `cluster`: the number of its units; 0: no cluster
-    is required."""
-    plan = partial(_memory_plan, machine=machine, cluster=cluster)
+    is required. `units`: the most that are asked for, 0 for any number."""
+    plan = partial(_memory_plan, machine=machine, cluster=cluster, units=units)
     first: tuple[tuple[str, TailPass], ...] = (
         ("plan", lambda planned: Planned(*result_copies(planned.program, plan))),
         ("copies", lambda planned: Planned(*loop_copies(planned.program, planned.plan))),
@@ -61,10 +63,14 @@ def tail_passes(machine: Machine = HOST, cluster: int = 0) -> tuple[tuple[str, T
 
 
 def finish(
-    program: UProgram, machine: Machine = HOST, cluster: int = 0, observe: Observer | None = None
+    program: UProgram,
+    machine: Machine = HOST,
+    cluster: int = 0,
+    observe: Observer | None = None,
+    units: int = 0,
 ) -> Planned:
     """A stitched program with its memory plan and its barriers. `observe` is told of every pass."""
-    return run_passes(Planned(program), tail_passes(machine, cluster), observe)
+    return run_passes(Planned(program), tail_passes(machine, cluster, units), observe)
 
 
 def run_passes(
@@ -79,13 +85,14 @@ def run_passes(
     return planned
 
 
-def _memory_plan(program: UProgram, machine: Machine, cluster: int) -> MemoryPlan:
+def _memory_plan(program: UProgram, machine: Machine, cluster: int, units: int) -> MemoryPlan:
     """The memory of a stitched program. A block's shared memory holds the templates' scratch, then the unit's
     own values, then a mailbox."""
     if machine.spec is None:
         return plan_memory(program)
     template_bytes = machine.target.template_bytes(program)
-    plan = plan_memory(program, _near_bytes(program, machine, cluster) - template_bytes - MAILBOX_BYTES)
+    near = _near_bytes(program, machine, cluster) - template_bytes - MAILBOX_BYTES
+    plan = plan_memory(program, near, units)
     own_bytes = (-(-plan.own_bytes // MAILBOX_BYTES) + 1) * MAILBOX_BYTES
     return replace(plan, template_bytes=template_bytes, own_bytes=own_bytes)
 

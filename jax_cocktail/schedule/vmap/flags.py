@@ -107,6 +107,8 @@ def _flag(loop: LoopUTask, number: int) -> _Flag | None:
         return None
     if not is_a(closing, "reduce") or closing["op"] != "or" or closing.inputs[0].type != flag.type:
         return None
+    if not _is_of_elements(closing.inputs[0], loop.condition):
+        return None
     after = combined.inputs[1] if combined.inputs[0] == flag else combined.inputs[0]
     following = list[Value]()
     for carried, result in zip(loop.carried, loop.body.results, strict=True):
@@ -121,9 +123,31 @@ def _flag(loop: LoopUTask, number: int) -> _Flag | None:
 
 
 def _spread(select: UOperator, made: Made) -> Value:
-    """The value that the predicate of a select is a broadcast of."""
+    """The value that the predicate of a select is a broadcast of. One of the same shape keeps its axes."""
     maker = made.get(select.inputs[0])
-    return maker.inputs[0] if is_a(maker, "broadcast") else select.inputs[0]
+    if not is_a(maker, "broadcast"):
+        return select.inputs[0]
+    moved = maker.ints("dimensions") != tuple(range(maker.inputs[0].type.rank))
+    same = maker.inputs[0].type.shape == maker.output.type.shape
+    return select.inputs[0] if moved and same else maker.inputs[0]
+
+
+def _is_of_elements(value: Value, condition: Region) -> bool:
+    """True if a value of a condition is, for each batch element, a function of that element's carries."""
+    made, pending, seen = _made_in(condition), [value], set[Value]()
+    while pending:
+        last = pending.pop()
+        if last in seen or last not in made:  # a parameter, or the same in all trips
+            seen.add(last)
+            continue
+        seen.add(last)
+        maker = made[last]
+        spreads = maker.kind == "broadcast" and maker.inputs[0].type.is_scalar
+        if maker.kind not in ELEMENTWISE and maker.kind != "constant" and not spreads:
+            return False
+        pending += maker.inputs
+    shapes = {v.type.shape for v in seen if not v.type.is_scalar}
+    return shapes <= {value.type.shape}
 
 
 def _made_in(region: Region) -> Made:
@@ -143,10 +167,18 @@ class _Numbers:
         return self.seen.setdefault(key, len(self.seen))
 
     def of(self, value: Value) -> int:
-        if value not in self.known and value in self.around:
-            self._operator(self.around[value])
-        if value not in self.known:
-            self.known[value] = self.number(("outer", value))
+        pending = [value]
+        while pending:  # not by recursion: what is around may be long
+            last = pending[-1]
+            maker = None if last in self.known else self.around.get(last)
+            missing = [v for v in maker.inputs if v not in self.known and v in self.around] if maker else []
+            if missing:
+                pending += missing
+                continue
+            pending.pop()
+            if maker is not None:
+                self._operator(maker)
+            self.known.setdefault(last, self.number(("outer", last)))
         return self.known[value]
 
     def statements(self, body: Sequence[Statement]) -> None:

@@ -113,7 +113,7 @@ def _clamped(apart: Apart, start: Value, most: int) -> Start:
     if not most:
         return 0
     if apart.inside.get(start, most + 2) <= most + 1:
-        return start
+        return apart.build.convert(start, INDEX.dtype)
     if start.type.dtype == "uint64":
         raise Uncuttable("positions in uint64")
     wide = apart.build.convert(start, INDEX.dtype)
@@ -159,7 +159,7 @@ def _read(apart: Apart, held: Held, starts: Sequence[Start]) -> Value:
             found = _if_all(apart, tests, cast(Value, held[place]), found)
         return found
     if isinstance(held, Place):
-        whole = [_added(apart, a, b) for a, b in zip(held.starts, starts, strict=True)]
+        whole = [_added(apart, a, b) for a, b in zip(apart.latest(held).starts, starts, strict=True)]
         return apart.at(apart.results[held.number], whole)
     moved = list(held.starts)
     for axis, start in zip(held.axes, starts, strict=True):
@@ -228,9 +228,9 @@ def _update(apart: Apart, operator: UOperator) -> Held:
     begins = _begins(apart, starts, target.type.shape, update.type.shape)
     held = apart.of(target)
     if isinstance(held, Place):
-        starts_of_part = (_added(apart, a, b) for a, b in zip(held.starts, begins, strict=True))
+        starts_of_part = (_added(apart, a, b) for a, b in zip(apart.latest(held).starts, begins, strict=True))
         store(apart, Place(held.number, tuple(starts_of_part), update.type.shape), new)
-        return held
+        return apart.updated(held)
     found = apart.registers(target).copy()
     for place in np.ndindex(new.shape):
         at = [_added(apart, b, k) for b, k in zip(begins, place, strict=True)]
@@ -272,7 +272,7 @@ def _scatter(apart: Apart, operator: UOperator) -> Held:
                 inside += _within(apart, start, limit)
             at[d] = _added(apart, at[d], _clamped(apart, start, limit))
         _combine(apart, operator.text("op"), held, at, cast(Value, values[place]), inside)
-    return held
+    return apart.updated(held) if isinstance(held, Place) else held
 
 
 def _combine(
@@ -353,10 +353,14 @@ def _cumulative(apart: Apart, operator: UOperator) -> Held:
     elements = np.moveaxis(apart.registers(operator.inputs[0]), axis, -1)
     rows = elements[..., ::-1] if operator["reverse"] else elements
     found = apart.empty(rows.shape)
+    dtype = operator.output.type.dtype
+    wide = "float32" if dtype in _HALVES else dtype
     for place in np.ndindex(rows.shape[:-1]):
+        total: Value | None = None
         for k in range(rows.shape[-1]):
-            before = [] if not k else [found[(*place, k - 1)]]
-            found[(*place, k)] = _folded(apart, op, [*before, rows[(*place, k)]])
+            own = apart.build.convert(rows[(*place, k)], wide)
+            total = own if total is None else apart.build.binary(_STEPS.get(op, op), total, own)
+            found[(*place, k)] = apart.build.convert(total, dtype)
     return np.moveaxis(found[..., ::-1] if operator["reverse"] else found, -1, axis)
 
 
@@ -370,6 +374,8 @@ def _rows(elements: Registers, batch: Sequence[int], over: Sequence[int]) -> Reg
 def _dot(apart: Apart, operator: UOperator) -> Held:
     """Sums of products, in the type of the result, float32 at least."""
     dtype, build, terms = operator.output.type.dtype, apart.build, list[tuple[Registers, Registers]]()
+    if dtype == "bool":
+        raise Uncuttable("products of bool have no form in registers")
     wide = "float32" if dtype in _HALVES else dtype
     for a, b in zip(operator.inputs[::2], operator.inputs[1::2], strict=True):
         left = _rows(apart.registers(a), operator.ints("lhs_batch"), operator.ints("lhs_contract"))

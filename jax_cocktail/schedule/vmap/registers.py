@@ -10,8 +10,8 @@ then updated in the element's own part of the result.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeAlias, cast
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from jax_cocktail.schedule.vmap.cut import Uncuttable
 from jax_cocktail.utask.builder import INDEX, Builder
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, readers
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.operators import ELEMENTWISE
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import TensorType, Value
@@ -40,11 +40,13 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The own part of result `number`, which lies in memory and is updated there; `starts` as in `Memory`."""
+    """The own part of result `number`, which lies in memory and is updated there; `starts` as in `Memory`.
+    `version`: the state of the array that it shows, which must be the latest: memory has no other."""
 
     number: int
     starts: tuple[Start, ...]
     shape: tuple[int, ...]
+    version: int = field(default=0, compare=False)
 
 
 Registers: TypeAlias = np.ndarray[Any, Any]  # of values with one element
@@ -70,6 +72,9 @@ class Apart:
         self.build, self.forms = Builder(fresh), forms
         self.most, self.left = most, statements
         self.results = list(results)
+        self.versions = [0] * len(self.results)  # the latest
+        self.updatable = frozenset(range(len(self.results)))  # those that the region at hand hands on
+        self._made = 0  # versions
         self.held: ChainMap[Value, Held] = ChainMap()  # by scope
         self.known: dict[object, Value] = {}  # constants in scope
         self.inside: dict[Value, int] = {}  # positions that are less than so much, and not negative
@@ -142,6 +147,27 @@ class Apart:
             self.known[data, dtype] = self.build.emit("constant", (), dtype, data=data)
         return self.known[data, dtype]
 
+    # -- large arrays ------------------------------------------------------------------------------------
+    def latest(self, part: Place) -> Place:
+        """The part, which is read or updated now."""
+        if part.version != self.versions[part.number]:
+            raise Uncuttable("an older state of a large array of an element is read")
+        return part
+
+    def renewed(self, number: int, array: Value) -> int:
+        """Goes on with another array for a result. Returns the version."""
+        self._made += 1
+        self.results[number], self.versions[number] = array, self._made
+        return self._made
+
+    def updated(self, part: Place) -> Place:
+        """The part after an update of the array."""
+        if part.number not in self.updatable:
+            raise Uncuttable("a large array of an element is updated where it is not handed on")
+        self._made += 1
+        self.versions[part.number] = self._made
+        return replace(part, version=self._made)
+
     # -- statements --------------------------------------------------------------------------------------
     def statements(self, body: Sequence[Statement]) -> None:
         """Appends the statements to those of the builder."""
@@ -181,31 +207,39 @@ class Apart:
         """An operator on other operands, with one element."""
         output = self.build.fresh.make(TensorType(operator.output.type.dtype))
         self.build.out.append(replace(operator, inputs=tuple(inputs), outputs=(output,)))
-        if operator.kind == "convert" and inputs[0] in self.inside:  # which counts elements of an array
+        exact = operator.kind == "convert" and output.type.dtype in ("int32", "int64")
+        if exact and inputs[0] in self.inside:
             self.inside[output] = self.inside[inputs[0]]
         return output
 
     # -- control flow ------------------------------------------------------------------------------------
     def _inside(
-        self, region: Region, parameters: Sequence[Value], given: Mapping[Value, Held], ends: _Ends
+        self,
+        region: Region,
+        parameters: Sequence[Value],
+        given: Mapping[Value, Held],
+        ends: _Ends,
+        updatable: Collection[int],
     ) -> Region:
-        """A nested region, with the results that `ends` finds for it."""
-        outer, known, places = self.build, self.known, list(self.results)
+        """A nested region, with the results that `ends` finds for it. `updatable`: see above."""
+        outer, known, places = self.build, self.known, (list(self.results), list(self.versions))
+        before, self.updatable = self.updatable, self.updatable.intersection(updatable)
         self.build, self.known = Builder(outer.fresh, outer.source), dict(known)
         self.held = self.held.new_child(dict(given))
         self.statements(region.body)
         results = ends(region.results)
         inner = Region(tuple(parameters), tuple(self.build.out), tuple(results))
-        self.build, self.known, self.results = outer, known, places
+        self.build, self.known, self.updatable = outer, known, before
+        self.results, self.versions = places
         self.held = self.held.parents
         return inner
 
     def _loop(self, loop: LoopUTask) -> None:
         starts = [self.of(v) for v in loop.initial]
         starts = [self.loaded(s) if isinstance(s, Memory) else s for s in starts]
-        for start, value in zip(starts, loop.carried, strict=True):
-            if isinstance(start, Place) and len(readers(loop.body).get(value, ())) > 1:
-                raise Uncuttable("a large array of an element is read and written in one trip")
+        for start in starts:
+            if isinstance(start, Place):
+                self.latest(start)
         layout = _Layout(starts, self)
         initial = layout.flat(starts)
         index = [] if loop.index is None else [loop.index]
@@ -213,12 +247,12 @@ class Apart:
         if loop.condition is not None:
             tested, given = layout.parameters(loop.condition.parameters)
             condition = self._inside(
-                loop.condition, tested, given, lambda results: [self.one(v) for v in results]
+                loop.condition, tested, given, lambda results: [self.one(v) for v in results], ()
             )
         carried, given = layout.parameters(loop.carried)
         numbers = [self.build.fresh.make(v.type) for v in index]
         given |= {v: single(n) for v, n in zip(index, numbers, strict=True)}
-        body = self._inside(loop.body, [*numbers, *carried], given, layout.values)
+        body = self._inside(loop.body, [*numbers, *carried], given, layout.values, layout.places)
         outputs, held = layout.parameters(loop.outputs)
         self.held |= held
         ends = tuple(initial), tuple(outputs)
@@ -229,7 +263,8 @@ class Apart:
     def _branch(self, branch: BranchUTask) -> None:
         selector = self.one(branch.selector)
         layout = _Layout([self._held_by(branch, k) for k in range(len(branch.outputs))], self)
-        regions = tuple(self._inside(region, (), {}, layout.values) for region in branch.branches)
+        places, values = layout.places, layout.values
+        regions = tuple(self._inside(region, (), {}, values, places) for region in branch.branches)
         outputs, ends = layout.parameters(branch.outputs)
         self.held |= ends
         self.build.out.append(
@@ -265,8 +300,10 @@ class _Layout:
         apart, held = self.apart, list[Held]()
         for value, kept in zip(values, self.held, strict=True):
             now = apart.of(value)
-            if isinstance(kept, Place) != isinstance(now, Place):
+            if (isinstance(kept, Place) or isinstance(now, Place)) and kept != now:
                 raise Uncuttable("a large array of an element is not updated in place")
+            if isinstance(now, Place):
+                apart.latest(now)
             held.append(apart.registers(value) if isinstance(now, Memory) else now)
         return self.flat(held)
 
@@ -274,11 +311,10 @@ class _Layout:
         """Fresh values in the place of `values`, and what holds each of these then."""
         apart, held = self.apart, dict[Value, Held]()
         found = [apart.build.fresh.make(apart.results[k].type) for k in self.places]
-        for k, value in zip(self.places, found, strict=True):
-            apart.results[k] = value
+        versions = {k: apart.renewed(k, value) for k, value in zip(self.places, found, strict=True)}
         for value, kept in zip(values, self.held, strict=True):
             if isinstance(kept, Place):
-                held[value] = kept
+                held[value] = replace(kept, version=versions[kept.number])
                 continue
             registers = apart.empty(value.type.shape)
             for place in np.ndindex(registers.shape):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from jax_cocktail.analysis.classes import axis_classes
-from jax_cocktail.analysis.parallel import scalar_constants
+from jax_cocktail.analysis.parallel import parallel_fault, scalar_constants
 from jax_cocktail.analysis.trips import side_by_side
 from jax_cocktail.device.tuning import ELEMENTS, ElementTuning
 from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
@@ -120,8 +120,11 @@ class _Threads:
             if not isinstance(held, Place) or held.number != k:
                 raise Uncuttable("a result is not updated in place")
         body = Region(loop.body.parameters, tuple(apart.build.out), tuple(apart.results))
+        made = replace(loop, body=body, level="thread")
+        if fault := parallel_fault(made, self.constants):
+            raise Uncuttable(fault)
         self._say(True, f"each of {count} trips of a loop runs on a thread", loop.source)
-        return replace(loop, body=body, level="thread")
+        return made
 
     def _by_threads(
         self, loop: LoopUTask, region: Region, needed: set[Value], batch: _Batch
