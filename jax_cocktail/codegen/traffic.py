@@ -30,7 +30,7 @@ from jax_cocktail.cost.vector import Vector
 from jax_cocktail.cost.work import rows, runs
 from jax_cocktail.device.block import USUAL_BLOCK, Block
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.device.tuning import BLOCK, ELEMENTS
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -38,6 +38,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    by_threads,
     defined_in,
     operators_of,
     walk,
@@ -196,8 +197,9 @@ class _Model:
             self.region(loop.condition, tuple(share * tests for share in shares))
         inside = tuple(share * trips for share in shares)
         if loop.parallel and not self.part_depth:
-            count, number = loop.trip_count or 0, len(shares)
-            parts = [len(range((unit - loop.first) % number, count, number)) for unit in range(number)]
+            count, number, run = loop.trip_count or 0, len(shares), ELEMENTS.run if by_threads(loop) else 1
+            firsts = [range((unit - loop.first) % number * run, count, number * run) for unit in range(number)]
+            parts = [sum(min(run, count - first) for first in each) for each in firsts]
             inside = tuple(share * n for share, n in zip(shares, parts, strict=True))
         self.part_depth += loop.parallel
         before = self.kept
