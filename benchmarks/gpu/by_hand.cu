@@ -1,5 +1,6 @@
-// Two rows of benchmarks/gpu/elements.py as one would write them by hand: a thread for each element, its state
-// in registers. ROW: which one; COUNT: elements; THREADS: of a block. Warps take runs of elements, as ours do.
+// Two rows of benchmarks/gpu/elements.py as one would write them by hand: a thread for each element, with
+// its state in registers. ROW: which one; COUNT: elements; THREADS: of a block. Warps take runs of elements,
+// as ours do.
 struct Launch {
   void* pointers[4];  // operand, result, workspace, error word
 };

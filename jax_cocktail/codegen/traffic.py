@@ -198,8 +198,9 @@ class _Model:
         inside = tuple(share * trips for share in shares)
         if loop.parallel and not self.part_depth:
             count, number, run = loop.trip_count or 0, len(shares), ELEMENTS.run if by_threads(loop) else 1
-            firsts = [range((unit - loop.first) % number * run, count, number * run) for unit in range(number)]
-            parts = [sum(min(run, count - first) for first in each) for each in firsts]
+            order = [(unit - loop.first) % number for unit in range(number)]
+            runs_of = [range(run * k, count, run * number) for k in order]
+            parts = [sum(min(run, count - first) for first in each) for each in runs_of]
             inside = tuple(share * n for share, n in zip(shares, parts, strict=True))
         self.part_depth += loop.parallel
         before = self.kept
