@@ -136,7 +136,7 @@ def _plain_node(node: Node) -> list[Any]:
     if isinstance(node, Parts):
         return ["parts", _plain(node.body), node.first, node.count]
     if isinstance(node, Each):
-        return ["each", _plain(node.body), node.count]
+        return ["each", _plain(node.body), node.count, node.bytes]
     return ["choice", [_plain(side) for side in node.sides], node.stage]
 
 

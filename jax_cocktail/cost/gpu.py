@@ -177,6 +177,7 @@ class _Timer:
         together = min(warps, self.block // self.spec.warp)
         slots = _SCHEDULERS * self.templates.scalar
         clock = one.clock * (ceil(warps / together) * max(1.0, together / slots))
+        clock = np.maximum(clock, node.bytes * node.count / self.spec.l2_rate)
         return replace(one * node.count, clock=clock, barriers=0.0)
 
     def _branch(self, node: Branch, alone: bool) -> Spent:

@@ -14,6 +14,7 @@ from math import ceil, inf
 import numpy as np
 import numpy.typing as npt
 
+from jax_cocktail.cost.footprint import piece
 from jax_cocktail.cost.latency import ArrayPlaces, copy_counts, counts_of
 from jax_cocktail.cost.unit_time import WHOLE, operand_bytes, operator_seconds
 from jax_cocktail.cost.vector import Vector
@@ -41,6 +42,7 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.layout import row_major
 from jax_cocktail.utask.operators import FREE
 from jax_cocktail.utask.plan import MemoryPlan
+from jax_cocktail.utask.rewrite import Inside, fold
 from jax_cocktail.utask.types import Value
 
 Clock = npt.NDArray[np.float64]  # by unit
@@ -95,10 +97,12 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """A loop of `count` trips that the threads of all units share, each of which runs a trip alone."""
+    """A loop of `count` trips that the threads of all units share, each of which runs a trip alone. `bytes`:
+    of arrays, which a trip reads and writes."""
 
     body: Nodes
     count: int
+    bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,21 @@ def outlines_loops(program: UProgram, most: int = PROGRAM.outlined_loops) -> boo
     return loops > most
 
 
+def _pieces(region: Region) -> float:
+    """Bytes of arrays that one run of a region reads and writes by pieces."""
+
+    def each(s: Statement, inside: Inside[float]) -> float:
+        if isinstance(s, UOperator):
+            part = piece(s)
+            return 0.0 if part is None else float(part.type.nbytes)
+        found = sum(map(sum, inside), 0.0)
+        if isinstance(s, BranchUTask):
+            return found / len(inside)
+        return found * (runs(s) if isinstance(s, LoopUTask) else 1)
+
+    return sum(fold(s, each) for s in region.body)
+
+
 def turns(first: int, parts: int, units: int) -> Clock:
     """The number of parts that each unit runs; unit `first` runs part 0."""
     found = np.zeros(units)
@@ -207,7 +226,7 @@ class _Walker:
     def _statement(self, statement: Statement, context: _Context) -> Nodes:
         if by_threads(statement):
             nodes = self.region(statement.body, replace(context, alone=True))
-            return (Each(nodes, statement.trip_count or 0),)
+            return (Each(nodes, statement.trip_count or 0, _pieces(statement.body)),)
         if is_parallel(statement) and not context.alone:
             return (self._parts(statement, context),)
         if isinstance(statement, LoopUTask):

@@ -6,12 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.utask.ir import by_threads, walk
 from tests.cpu.emulated import WAVES, Emulation
 from tests.cpu.runner import EAGER
+from tests.strategies import check_state, initial_state, programs
+from tests.strategies import run as random_run
 
 KERNELS = ("ck_resident", "ck_portable")
 
@@ -288,3 +292,29 @@ def test_one_thread_after_another(monkeypatch):
 def test_waves(wave, monkeypatch):
     numbers = jnp.arange(1, 1000, dtype=jnp.int32)
     run(monkeypatch, jax.vmap(collatz), (numbers,), spec=WAVES[wave], threads=128)
+
+
+@pytest.mark.long
+def test_random_elements(monkeypatch):
+    """Random programs of 64 elements each, on blocks of 64 threads, with AddressSanitizer."""
+    found = []
+
+    @settings(deadline=None, derandomize=True, database=None, max_examples=12)
+    @given(programs(), st.integers(0, 5))
+    def each(program, seed):
+        def function(*state):
+            return random_run((("fori", 3, seed % 2 > 0, program),), state)
+
+        states = [initial_state(100 * seed + k) for k in range(64)]
+        arguments = tuple(np.stack(parts) for parts in zip(*states, strict=True))
+        with monkeypatch.context() as patched:
+            patched.setattr(compiler, "limits_for", lambda *_: EAGER)
+            emulation = Emulation(launches=[], sanitizer="address").install(patched)
+            options = {"force": "cocktail", "strict": True, "units": 3}
+            ours = jax_cocktail.jit(jax.vmap(function), options=options)(*arguments)
+            check_state(ours, jax.jit(jax.vmap(function))(*arguments))
+        for emitted, _, _ in emulation.launches:
+            found.append(sum(map(by_threads, walk(emitted.program.entry))))
+
+    each()
+    assert any(found), found
