@@ -25,7 +25,7 @@ from jax_cocktail.cost.kernel import kernel_of
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
 from jax_cocktail.placement.mesh import UnitMesh
-from jax_cocktail.utask.ir import UProgram, is_parallel, walk
+from jax_cocktail.utask.ir import UProgram, by_threads, is_parallel, walk
 from jax_cocktail.utask.plan import MemoryPlan
 
 
@@ -85,7 +85,9 @@ def _units(planned: Planned | UProgram, spec: DeviceSpec) -> int:
     if not isinstance(planned, UProgram):
         return min(planned.mesh.units, spec.units)
     loops = (s for s in walk(planned.entry) if is_parallel(s))
-    return min(max((loop.first + (loop.trip_count or 0) for loop in loops), default=1), spec.units)
+    trips = ((loop, loop.trip_count or 0) for loop in loops)
+    parts = (loop.first + -(-n // (spec.warp if by_threads(loop) else 1)) for loop, n in trips)
+    return min(max(parts, default=1), spec.units)
 
 
 # ---- limits ------------------------------------------------------------------------------------------------

@@ -106,8 +106,9 @@ def traffic(
 
 @dataclass(slots=True)
 class _Model:
-    """Adds up what the units move. `part_depth`: parallel loops around the statement at hand; `kept`:
-    matrices that stay in registers, and the part of their products that loads them."""
+    """Adds up what the units move. `part_depth`: parallel loops around the statement at hand; `by_thread`: in
+    one of them, threads share the trips; `kept`: matrices that stay in registers, and the part of their
+    products that loads them."""
 
     plan: MemoryPlan
     moved: tuple[defaultdict[str, Moved], ...]
@@ -115,6 +116,7 @@ class _Model:
     vector: int
     block: Block
     part_depth: int = 0
+    by_thread: bool = False
     kept: dict[Value, float] = field(default_factory=dict)
 
     # -- memory ------------------------------------------------------------------------------------------
@@ -203,6 +205,7 @@ class _Model:
             parts = [sum(min(run, count - first) for first in each) for each in runs_of]
             inside = tuple(share * n for share, n in zip(shares, parts, strict=True))
         self.part_depth += loop.parallel
+        self.by_thread |= by_threads(loop)
         before = self.kept
         if not self.vector and not loop.parallel and trips >= BLOCK.held_trips:
             self.kept = self.kept | dict.fromkeys(kept_matrices(loop, self.plan, self.block), 1 / trips)
@@ -210,6 +213,7 @@ class _Model:
         self.transfer(loop.body.results, loop.carried, inside)
         self.kept = before
         self.part_depth -= loop.parallel
+        self.by_thread &= not by_threads(loop)
 
     def transfer(self, sources: Sequence[Value], targets: Sequence[Value], shares: Shares) -> None:
         """Copies at the joins of control flow."""
@@ -310,7 +314,10 @@ class _Model:
         self.load(reads, [*kept[:-1], *inner, *kept[-1:]] if columns else [*kept, *inner], shares)
 
     def sectors(self, run: int, item: int) -> float:
-        """Bytes of the sectors around so many neighbouring elements, over those of the elements."""
+        """Bytes of the sectors around so many neighbouring elements, over those of the elements. Threads of a
+        loop that they share have neighbouring trips: most of their elements are neighbours."""
+        if self.by_thread:
+            return 1.0
         sector = self.block.sector
         return -(-run * item // sector) * sector / (run * item)
 

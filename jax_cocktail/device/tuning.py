@@ -133,8 +133,10 @@ class ElementTuning:
     enough: int = 1 << 17  # elements, which fill a card: then further axes of a batch stay arrays
     run: int = 32  # of them are worth a unit of their own: a warp
     numbers: int = 64  # of an array of one element, each of which is a register
+    carried: int = 256  # numbers of all arrays that a loop carries for one element
     statements: int = 20000  # of the code for one element
     block_numbers: int = 4096  # of an array of one element, at most, if a block runs it
+    most_blocks: int = 1 << 16  # elements that blocks run; each may have memory of its own
     branch_flops: float = 64.0  # of a side of a select, from which only elements that take it compute it
 
 

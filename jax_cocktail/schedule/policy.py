@@ -49,9 +49,11 @@ def candidates(programs: Sequence[UProgram], units: int, machine: Machine = HOST
 
 def _has_elements(programs: Sequence[UProgram]) -> bool:
     """True if a thread or a block can run a batch element of a program."""
-    from jax_cocktail.schedule.vmap.threads import threads  # not in a process that finds its programs cached
+    # Not in a process that finds its programs cached.
+    from jax_cocktail.schedule.simplify.simplify import simplify
+    from jax_cocktail.schedule.vmap.threads import threads
 
-    return any(threads(program) is not program for program in programs)
+    return any(threads(plain) is not plain for plain in map(simplify, programs))
 
 
 def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> bool:

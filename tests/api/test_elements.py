@@ -134,10 +134,51 @@ def summed(x):
     return jax.lax.fori_loop(0, 3, lambda _, v: jnp.cumsum(v) / 8, x)
 
 
-def test_large_arrays():
-    x = np.linspace(-1, 1, BATCH, dtype=np.float32)
-    loops = [taken(jax.vmap(f), (x,)) for f in (swapped, older, dropped, read_and_written)]
-    assert loops[0] == 0, loops
+def forked(x):
+    """Two updates of one state, of which only the second one is handed on."""
+
+    def step(i, state):
+        array, total = state
+        first = jax.lax.dynamic_update_slice(array, x[None], (i,))
+        total = total + jax.lax.dynamic_slice(first, (i,), (1,))[0]
+        return jax.lax.dynamic_update_slice(array, (x + i + 1)[None], (i + 1,)), total
+
+    return jax.lax.fori_loop(0, LONG - 1, step, (jnp.zeros(LONG), 0.0))
+
+
+def chained(x):
+    """An array that each trip reads before it writes."""
+
+    def step(i, array):
+        return array.at[i].set(0.5 * array[i - 1] + x)
+
+    return (jax.lax.fori_loop(1, LONG, step, jnp.ones(LONG)),)
+
+
+def watched(x):
+    """An array that the condition reads, that a branch updates, and that a nested loop hands on."""
+
+    def step(state):
+        i, array = state
+        array = jax.lax.fori_loop(0, 2, lambda j, a: a.at[i + j].set(x + j), array)
+        array = jax.lax.cond(i % 3 == 0, lambda a: a.at[i].add(1.0), lambda a: a, array)
+        return i + 1, array
+
+    def goes(state):
+        i, array = state
+        return (array[i] < 0.5) & (i < 9)
+
+    return jax.lax.while_loop(goes, step, (0, jnp.zeros(LONG)))
+
+
+@pytest.mark.parametrize(
+    ("function", "loops"),
+    [(swapped, 0), (older, 0), (forked, 0), (chained, 1)]
+    + [(f, None) for f in (dropped, read_and_written, watched)],
+)
+def test_large_arrays(function, loops):
+    found = taken(jax.vmap(function), (np.linspace(-1, 1, BATCH, dtype=np.float32),))
+    assert loops in (None, found)
 
 
 def test_products_and_sums():
@@ -147,26 +188,23 @@ def test_products_and_sums():
     assert taken(lambda x: (jax.vmap(summed)(x),), (halves,)) == 1
 
 
-def pairs(x):
-    def body(i, out):
-        value = jax.lax.while_loop(lambda v: v > 1.0, lambda v: v * 0.5, x[i])
-        return jax.lax.dynamic_update_slice(out, jnp.stack([value, -value]), (2 * i.astype(jnp.uint32),))
-
-    return (jax.lax.fori_loop(0, 9, body, jnp.zeros(18)),)
+def halved(x):
+    return jax.lax.while_loop(lambda v: v > 1.0, lambda v: v * 0.5, x)
 
 
 def narrow(table):
-    def body(i, out):
-        part = jax.lax.dynamic_slice(table, (i.astype(jnp.uint8),), (8,))
-        value = jax.lax.while_loop(lambda v: v > 1.0, lambda v: v * 0.5, jnp.sum(part))
-        return out.at[i].set(value)
+    def one(i):
+        return halved(jnp.sum(jax.lax.dynamic_slice(table, (i.astype(jnp.uint8),), (8,))))
 
-    return (jax.lax.fori_loop(0, 300, body, jnp.zeros(300)),)
+    return (jax.lax.map(one, jnp.arange(300)),)
 
 
-def test_positions():
-    taken(pairs, (np.linspace(0, 9, 9, dtype=np.float32),))
-    taken(narrow, (np.linspace(0, 1, 400, dtype=np.float32),))
+def test_maps():
+    x = np.linspace(0, 9, 9, dtype=np.float32)
+    assert taken(lambda x: (jax.lax.map(halved, x),), (x,)) == 1
+    assert taken(lambda x: (jax.lax.map(lambda v: jnp.stack([halved(v), -v]), x),), (x,)) == 1
+    assert taken(lambda x: (jax.lax.map(jnp.tanh, x.reshape(3, 3)),), (x,)) == 0
+    assert taken(narrow, (np.linspace(0, 1, 400, dtype=np.float32),)) == 1
 
 
 def mixed(start):
@@ -181,6 +219,22 @@ def mixed(start):
         return flag & goes(k + 1), jnp.where(flag, k + 1, k)
 
     return jax.lax.while_loop(lambda state: jnp.any(goes(state[1])), body, (goes(start), start))
+
+
+def test_flags_in_a_loop():
+    """The outer loop is one of single elements, too."""
+
+    def inner(x):
+        def body(state):
+            flag, x = state
+            return flag & (x * 0.5 > 0.1), jnp.where(flag, x * 0.5, x)
+
+        return jax.lax.while_loop(lambda state: jnp.any(state[1] > 0.1), body, (x > 0.1, x))[1]
+
+    def function(x):
+        return (jax.lax.fori_loop(0, 4, lambda _, x: inner(x) + 1.0, x),)
+
+    assert taken(function, (np.linspace(0, 3, BATCH, dtype=np.float32),)) == 1
 
 
 def test_flags_that_look_at_all_elements():

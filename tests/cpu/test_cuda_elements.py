@@ -270,6 +270,15 @@ def test_all_states_of_batches_of_batches(monkeypatch):
     run(monkeypatch, jax.vmap(jax.vmap(saved)), (states,))
 
 
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_a_large_array_that_is_read(sanitizer, monkeypatch):
+    def one(x):
+        ones = jnp.ones(70)
+        return jax.lax.fori_loop(1, 70, lambda i, a: a.at[i].set(0.5 * a[i - 1] + x), ones)
+
+    run(monkeypatch, jax.vmap(one), (np.linspace(-1, 1, 70, dtype=np.float32),), sanitizer=sanitizer)
+
+
 def test_one_block_after_another(monkeypatch):
     """More blocks' worth of elements than blocks: no block keeps its slice for the next loop."""
 

@@ -112,7 +112,7 @@ def _near_bytes(program: UProgram, machine: Machine, cluster: int) -> int:
 
 def _synchronised(planned: Planned, cluster: int = 0) -> Planned:
     final, plan = barriers(planned.program, planned.plan), planned.plan
-    if cluster and plan.most_units > 1 and anything_crosses(operators_in(final.entry)):
+    if cluster and 1 < plan.most_units <= cluster and anything_crosses(operators_in(final.entry)):
         plan = replace(plan, cluster=True)
     return Planned(final, plan)
 

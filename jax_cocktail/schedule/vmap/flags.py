@@ -88,7 +88,8 @@ class _Flag:
         """The loop with the predicate in the place of the flag."""
         loop, flag = self.loop, self.loop.carried[self.number]
         assert loop.condition is not None
-        condition = replace(loop.condition, results=(self.predicate,))
+        tests_of = tuple(s for s in loop.condition.body if loop.condition.results[0] not in s.outputs)
+        condition = replace(loop.condition, body=tests_of, results=(self.predicate,))
         tests, (active,) = applied(condition, loop.carried, fresh)
         build = Builder(fresh, loop.source)
         end = build.select(active, self.after, flag)
@@ -135,8 +136,11 @@ def _spread(select: UOperator, made: Made) -> Value:
 def _is_of_elements(value: Value, condition: Region) -> bool:
     """True if a value of a condition is, for each batch element, a function of that element's carries."""
     made, pending, seen = _made_in(condition), [value], set[Value]()
+    nested = {v for s in condition.body if not isinstance(s, UOperator) for v in s.outputs}
     while pending:
         last = pending.pop()
+        if last in nested:
+            return False
         if last in seen or last not in made:  # a parameter, or the same in all trips
             seen.add(last)
             continue

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from jax_cocktail.device.tuning import ElementTuning
 from jax_cocktail.schedule.vmap.cut import Uncuttable
 from jax_cocktail.utask.builder import INDEX, Builder
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
@@ -56,21 +57,19 @@ Held: TypeAlias = "Registers | Memory | Place"
 class Apart:
     """Rewrites statements so that every value which they make has one element.
 
-    `forms`: what other operators than elementwise ones become (see `register_forms`); `most`: numbers that
-    one array may have in registers; `statements`: the most; `results`: the arrays that hold the parts of
-    `Place`, as they are by now. Raises Uncuttable.
+    `forms`: what other operators than elementwise ones become (see `register_forms`); `results`: the arrays
+    that hold the parts of `Place`, as they are by now. Raises Uncuttable.
     """
 
     def __init__(
         self,
         fresh: FreshValues,
         forms: Mapping[str, Form],
-        most: int,
-        statements: int,
+        limits: ElementTuning,
         results: Sequence[Value] = (),
     ) -> None:
         self.build, self.forms = Builder(fresh), forms
-        self.most, self.left = most, statements
+        self.limits, self.left = limits, limits.statements
         self.results = list(results)
         self.versions = [0] * len(self.results)  # the latest
         self.updatable = frozenset(range(len(self.results)))  # those that the region at hand hands on
@@ -134,7 +133,7 @@ class Apart:
         return self.number(start, INDEX.dtype) if isinstance(start, int) else start
 
     def empty(self, shape: Sequence[int]) -> Registers:
-        if prod(shape) > self.most:
+        if prod(shape) > self.limits.numbers:
             raise Uncuttable(f"an array of {prod(shape)} numbers for each element does not fit in registers")
         return np.empty(tuple(shape), object)
 
@@ -162,6 +161,7 @@ class Apart:
 
     def updated(self, part: Place) -> Place:
         """The part after an update of the array."""
+        self.latest(part)
         if part.number not in self.updatable:
             raise Uncuttable("a large array of an element is updated where it is not handed on")
         self._made += 1
@@ -242,6 +242,8 @@ class Apart:
                 self.latest(start)
         layout = _Layout(starts, self)
         initial = layout.flat(starts)
+        if len(initial) > self.limits.carried:
+            raise Uncuttable(f"a loop carries {len(initial)} numbers for each element")
         index = [] if loop.index is None else [loop.index]
         condition = None
         if loop.condition is not None:
@@ -300,7 +302,8 @@ class _Layout:
         apart, held = self.apart, list[Held]()
         for value, kept in zip(values, self.held, strict=True):
             now = apart.of(value)
-            if (isinstance(kept, Place) or isinstance(now, Place)) and kept != now:
+            places = isinstance(kept, Place), isinstance(now, Place)
+            if any(places) and not (all(places) and kept == now):
                 raise Uncuttable("a large array of an element is not updated in place")
             if isinstance(now, Place):
                 apart.latest(now)

@@ -37,9 +37,11 @@ from jax_cocktail.utask.ir import (
     UProgram,
     definitions,
     is_a,
+    operators_in,
     reads,
     walk,
 )
+from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues
@@ -69,14 +71,16 @@ class _Threads:
     ) -> Statement | Sequence[Statement]:
         if not isinstance(statement, LoopUTask) or statement.parallel:
             return map_regions(statement, self.region)
-        alike, batch = side_by_side(statement, self.constants), _batch(statement, self.limits.enough)
+        alike = side_by_side(statement, self.constants)
+        batch = _batch(statement, self.limits.enough) if alike is None else None
         try:
             if alike is not None and _has_loops(alike.body):
                 return self._trip_by_trip(alike)
             if batch is not None:
                 return self._by_threads(statement, region, needed, batch)
         except Uncuttable as why:
-            self._say(False, f"no thread runs the loop of one batch element: {why}", statement.source)
+            if not any(o.kind in PRODUCTS for o in operators_in(statement)):  # these share weights, mostly
+                self._say(False, f"no thread runs the loop of one batch element: {why}", statement.source)
         if batch is not None and (blocks := self._by_blocks(statement, batch)) is not None:
             return blocks
         return map_regions(statement, self.region)
@@ -85,8 +89,9 @@ class _Threads:
         """A loop in lock-step with a block for each batch element, whose threads share its arrays; None if a
         block would have too little to do, or too much. Elements that share weights stay together."""
         numbers = max(v.type.size for v in batch.axes) // batch.count
-        many = batch.count >= self.limits.fewest and numbers <= self.limits.block_numbers
-        if not many or len(batch.sizes) > 1 or loop.condition is None or len(batch.axes) < len(loop.outputs):
+        many = self.limits.fewest <= batch.count < self.limits.most_blocks
+        whole = len(batch.sizes) == 1 and len(batch.axes) == len(loop.outputs)
+        if not (many and whole and numbers <= self.limits.block_numbers and loop.condition is not None):
             return None
         places = tuple((v, axis) for v, (axis,) in batch.axes.items())
         out = Emitter(self.fresh, loop.source)
@@ -109,7 +114,7 @@ class _Threads:
         assert loop.index is not None
         limits = self.limits
         region = branches_inside(loop.body, self.fresh, limits.branch_flops)
-        apart = Apart(self.fresh, FORMS, limits.numbers, limits.statements, loop.carried)
+        apart = Apart(self.fresh, FORMS, limits, loop.carried)
         apart.held[loop.index] = single(loop.index)
         apart.inside[loop.index] = count
         for k, value in enumerate(loop.carried):
@@ -117,7 +122,7 @@ class _Threads:
         apart.statements(region.body)
         for k, value in enumerate(region.results):
             held = apart.of(value)
-            if not isinstance(held, Place) or held.number != k:
+            if not isinstance(held, Place) or apart.latest(held).number != k:
                 raise Uncuttable("a result is not updated in place")
         body = Region(loop.body.parameters, tuple(apart.build.out), tuple(apart.results))
         made = replace(loop, body=body, level="thread")
@@ -233,7 +238,7 @@ class _Element:
 
     def _body(self, index: Value, carried: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Statement]]:
         limits, fresh = self.limits, self.out.fresh
-        apart = Apart(fresh, FORMS, limits.numbers, limits.statements, carried)
+        apart = Apart(fresh, FORMS, limits, carried)
         digits = self._digits(apart, index)
         statements, parts = self.statements, self.results
         for number, digit in enumerate(digits):
@@ -244,9 +249,10 @@ class _Element:
         apart.build.source = self.loop.source
         for k, (value, part) in enumerate(zip(self.results, region.results, strict=True)):
             held, own = apart.of(part), dict(zip(self.batch.axes[value], digits, strict=True))
-            if isinstance(held, Place) != (k in self.large.values()):
+            is_place = isinstance(held, Place) and apart.latest(held).number == k
+            if (k in self.large.values()) != is_place:
                 raise Uncuttable("a large array of an element is not updated in place")
-            if not isinstance(held, Place):
+            if not is_place:
                 starts = tuple(own.get(d, 0) for d in range(part.type.rank))
                 store(apart, Place(k, starts, part.type.shape), apart.registers(part))
         return apart.results, apart.build.out
