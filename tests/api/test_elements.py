@@ -47,7 +47,7 @@ def test_random_elements():
     """Many random programs have a thread for each element, and all agree with stock."""
     found = []
 
-    @settings(EVERY, max_examples=200 if ALL else 15)
+    @settings(EVERY, max_examples=200 if ALL else 8)
     @given(programs(), st.integers(0, 5))
     def each(program, seed):
         function = jax.vmap(lambda *state: run((("fori", 3, seed % 2 > 0, program),), state))
