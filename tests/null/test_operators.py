@@ -236,7 +236,6 @@ OWN_BUSINESS = {
     "schedule/simplify/trip_counts.py _MIRRORED": "comparisons with their operands exchanged",
     "schedule/simplify/trip_counts.py _counter": "comparisons of a counter that goes up",
     "schedule/simplify/trip_counts.py trips_of": "comparisons that count the bound, too",
-    "schedule/vmap/register_forms.py _LOGICAL": "values of the attribute `op`",
     "stitch/edges.py _moved": "their results have elements of all operands",
     "stitch/residence.py Residences": "always memory: nothing computes them where they are read",
     "stitch/split_scans.py split_scans": "each kind of machine gains from others",

@@ -28,7 +28,6 @@ from jax_cocktail.utask.operators import MAPPED
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, Value
 
 _STEPS = {"sum": "add", "prod": "mul"}  # the operator of one step of a reduction; else it has the same name
-_LOGICAL = {"add": "or", "mul": "and"}
 _HALVES = ("bfloat16", "float16")
 
 
@@ -279,15 +278,14 @@ def _combine(
     apart: Apart, op: str, held: Held, at: Sequence[Start], value: Value, tests: Sequence[Value | bool]
 ) -> None:
     """Updates the element at a position, if the tests hold."""
-    kind = _LOGICAL.get(op, op) if value.type.dtype == "bool" else op
     if isinstance(held, np.ndarray):
-        old = _read(apart, held, at) if kind != "set" else value
-        _put(apart, held, at, value if kind == "set" else apart.build.binary(kind, old, value), tests)
+        old = _read(apart, held, at) if op != "set" else value
+        _put(apart, held, at, value if op == "set" else apart.build.binary(op, old, value), tests)
         return
     assert isinstance(held, Place)
-    if kind != "set" or tests:
+    if op != "set" or tests:
         old = _read(apart, held, at)
-        new = value if kind == "set" else apart.build.binary(kind, old, value)
+        new = value if op == "set" else apart.build.binary(op, old, value)
         value = _if_all(apart, tests, new, old)
     starts = tuple(_added(apart, a, b) for a, b in zip(held.starts, at, strict=True))
     store(apart, Place(held.number, starts, (1,) * len(starts)), single(value).reshape((1,) * len(starts)))

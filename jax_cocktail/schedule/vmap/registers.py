@@ -3,8 +3,8 @@
 What a thread runs by itself has no lanes to share an array with, and its registers have no addresses. So an
 array that statements make becomes one value for each of its elements; operators that only move elements
 disappear. Arrays from outside stay in memory: their elements are read where they are used. A carried array
-that is too large for registers also stays there, if each trip of its loop only writes a few elements: it is
-then updated in the element's own part of the result.
+that is too large for registers also stays there, if each trip of its loop writes a few elements: it is then
+updated in the element's own part of the result, of which only the latest state can be read.
 """
 
 from __future__ import annotations
@@ -221,7 +221,8 @@ class Apart:
         ends: _Ends,
         updatable: Collection[int],
     ) -> Region:
-        """A nested region, with the results that `ends` finds for it. `updatable`: see above."""
+        """A nested region, with the results that `ends` finds for it. `updatable`: the large arrays that it
+        hands on."""
         outer, known, places = self.build, self.known, (list(self.results), list(self.versions))
         before, self.updatable = self.updatable, self.updatable.intersection(updatable)
         self.build, self.known = Builder(outer.fresh, outer.source), dict(known)
