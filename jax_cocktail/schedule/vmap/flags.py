@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.copies import applied
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, is_a
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, definitions, is_a
 from jax_cocktail.utask.operators import ELEMENTWISE
 from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues, with_reads
@@ -101,9 +101,9 @@ class _Flag:
 def _flag(loop: LoopUTask, number: int) -> _Flag | None:
     """Carry `number` of a loop as a flag, if it may be one."""
     assert loop.condition is not None
-    flag, made = loop.carried[number], _made_in(loop.body)
+    flag, made = loop.carried[number], definitions(loop.body)
     combined = made.get(loop.body.results[number])
-    closing = _made_in(loop.condition).get(loop.condition.results[0])
+    closing = definitions(loop.condition).get(loop.condition.results[0])
     if not is_a(combined, "and") or flag.type.dtype != "bool" or flag not in combined.inputs:
         return None
     if not is_a(closing, "reduce") or closing["op"] != "or" or closing.inputs[0].type != flag.type:
@@ -123,7 +123,7 @@ def _flag(loop: LoopUTask, number: int) -> _Flag | None:
     return _Flag(loop, number, after, tuple(following), closing.inputs[0])
 
 
-def _spread(select: UOperator, made: Made) -> Value:
+def _spread(select: UOperator, made: Mapping[Value, Statement]) -> Value:
     """The value that the predicate of a select is a broadcast of. One of the same shape keeps its axes."""
     maker = made.get(select.inputs[0])
     if not is_a(maker, "broadcast"):
@@ -135,27 +135,22 @@ def _spread(select: UOperator, made: Made) -> Value:
 
 def _is_of_elements(value: Value, condition: Region) -> bool:
     """True if a value of a condition is, for each batch element, a function of that element's carries."""
-    made, pending, seen = _made_in(condition), [value], set[Value]()
-    nested = {v for s in condition.body if not isinstance(s, UOperator) for v in s.outputs}
+    made, pending, seen = definitions(condition), [value], set[Value]()
     while pending:
         last = pending.pop()
-        if last in nested:
-            return False
         if last in seen or last not in made:  # a parameter, or the same in all trips
             seen.add(last)
             continue
         seen.add(last)
         maker = made[last]
+        if not isinstance(maker, UOperator):
+            return False
         spreads = maker.kind == "broadcast" and maker.inputs[0].type.is_scalar
         if maker.kind not in ELEMENTWISE and maker.kind != "constant" and not spreads:
             return False
         pending += maker.inputs
     shapes = {v.type.shape for v in seen if not v.type.is_scalar}
     return shapes <= {value.type.shape}
-
-
-def _made_in(region: Region) -> Made:
-    return {v: s for s in region.body if isinstance(s, UOperator) for v in s.outputs}
 
 
 @dataclass(slots=True)

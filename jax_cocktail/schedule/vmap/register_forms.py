@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import cast
@@ -187,27 +188,57 @@ def _dynamic_slice(apart: Apart, operator: UOperator) -> Held:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """The windows of a gather or scatter in an array of this `shape`, of `sizes`. `along`: the axes of the
+    result or of the updates that run along them; `hidden`: axes of the array that they lack; `batching`: axes
+    of the array, each with its axis among those that are not `along`; `mapped`: the axis of each component of
+    an index; `tests`: windows out of bounds count for nothing."""
+
+    shape: Sequence[int]
+    sizes: Sequence[int]
+    along: Sequence[int]
+    hidden: Collection[int]
+    batching: Sequence[tuple[int, int]]
+    mapped: Sequence[int]
+    tests: bool
+
+    def at(
+        self, apart: Apart, indices: Registers, place: Sequence[int]
+    ) -> tuple[list[Start], list[Value | bool]]:
+        """The position in the array for a place of the result or of the updates, and its tests."""
+        batch = [k for d, k in enumerate(place) if d not in self.along]
+        window = iter([place[d] for d in self.along])
+        at: list[Start] = [0 if d in self.hidden else next(window) for d in range(len(self.shape))]
+        for d, b in self.batching:
+            at[d] = batch[b]
+        inside: list[Value | bool] = []
+        for component, d in enumerate(self.mapped):
+            start, limit = cast(Value, indices[(*batch, component)]), self.shape[d] - self.sizes[d]
+            if self.tests:
+                inside += _within(apart, start, limit)
+            at[d] = _added(apart, at[d], _clamped(apart, start, limit))
+        return at, inside
+
+
 def _gather(apart: Apart, operator: UOperator) -> Held:
     """As `stablehlo.gather`; the index vector is the last axis of the indices."""
     operand, table = operator.inputs
-    held, indices, shape = apart.of(operand), apart.registers(table), operand.type.shape
-    offsets, sizes = operator.ints("offset_dims"), operator.ints("slice_sizes")
-    hidden = {*operator.ints("collapsed_slice_dims"), *operator.ints("operand_batching_dims")}
-    pairs = operator.ints("operand_batching_dims"), operator.ints("start_indices_batching_dims")
+    held, indices = apart.of(operand), apart.registers(table)
+    batching = operator.ints("operand_batching_dims")
+    windows = _Windows(
+        operand.type.shape,
+        operator.ints("slice_sizes"),
+        operator.ints("offset_dims"),
+        {*operator.ints("collapsed_slice_dims"), *batching},
+        tuple(zip(batching, operator.ints("start_indices_batching_dims"), strict=True)),
+        operator.ints("start_index_map"),
+        operator["mode"] == "fill",
+    )
     found, dtype = apart.empty(operator.output.type.shape), operand.type.dtype
     filler = apart.constant(cast(bytes, operator["fill_value"]), dtype)
     for place in np.ndindex(found.shape):
-        batch = [k for d, k in enumerate(place) if d not in offsets]
-        window = iter([place[d] for d in offsets])
-        at: list[Start] = [0 if d in hidden else next(window) for d in range(len(shape))]
-        for d, b in zip(*pairs, strict=True):
-            at[d] = batch[b]
-        inside: list[Value | bool] = []
-        for component, d in enumerate(operator.ints("start_index_map")):
-            start, limit = cast(Value, indices[(*batch, component)]), shape[d] - sizes[d]
-            if operator["mode"] == "fill":
-                inside += _within(apart, start, limit)
-            at[d] = _added(apart, at[d], _clamped(apart, start, limit))
+        at, inside = windows.at(apart, indices, place)
         found[place] = _if_all(apart, inside, _read(apart, held, at), filler)
     return found
 
@@ -251,25 +282,22 @@ def _scatter(apart: Apart, operator: UOperator) -> Held:
     """As `stablehlo.scatter`: updates in order; the index vector is the last axis of the indices."""
     operand, table, updates = operator.inputs
     indices, values, shape = apart.registers(table), apart.registers(updates), operand.type.shape
-    window = operator.ints("update_window_dims")
-    hidden = {*operator.ints("inserted_window_dims"), *operator.ints("operand_batching_dims")}
-    pairs = operator.ints("operand_batching_dims"), operator.ints("scatter_indices_batching_dims")
-    kept = iter([updates.type.shape[d] for d in window])
-    sizes = [1 if d in hidden else next(kept) for d in range(len(shape))]
+    along, batching = operator.ints("update_window_dims"), operator.ints("operand_batching_dims")
+    hidden = {*operator.ints("inserted_window_dims"), *batching}
+    kept = iter([updates.type.shape[d] for d in along])
+    windows = _Windows(
+        shape,
+        [1 if d in hidden else next(kept) for d in range(len(shape))],
+        along,
+        hidden,
+        tuple(zip(batching, operator.ints("scatter_indices_batching_dims"), strict=True)),
+        operator.ints("scatter_dims_to_operand_dims"),
+        operator["mode"] != "clip",
+    )
     held = apart.of(operand)
     held = apart.registers(operand).copy() if not isinstance(held, Place) else held
     for place in np.ndindex(values.shape):
-        batch = [k for d, k in enumerate(place) if d not in window]
-        rest = iter([place[d] for d in window])
-        at: list[Start] = [0 if d in hidden else next(rest) for d in range(len(shape))]
-        for d, b in zip(*pairs, strict=True):
-            at[d] = batch[b]
-        inside: list[Value | bool] = []
-        for component, d in enumerate(operator.ints("scatter_dims_to_operand_dims")):
-            start, limit = cast(Value, indices[(*batch, component)]), shape[d] - sizes[d]
-            if operator["mode"] != "clip":
-                inside += _within(apart, start, limit)
-            at[d] = _added(apart, at[d], _clamped(apart, start, limit))
+        at, inside = windows.at(apart, indices, place)
         _combine(apart, operator.text("op"), held, at, cast(Value, values[place]), inside)
     return apart.updated(held) if isinstance(held, Place) else held
 

@@ -164,9 +164,7 @@ class Apart:
         self.latest(part)
         if part.number not in self.updatable:
             raise Uncuttable("a large array of an element is updated where it is not handed on")
-        self._made += 1
-        self.versions[part.number] = self._made
-        return replace(part, version=self._made)
+        return replace(part, version=self.renewed(part.number, self.results[part.number]))
 
     # -- statements --------------------------------------------------------------------------------------
     def statements(self, body: Sequence[Statement]) -> None:
