@@ -107,6 +107,7 @@ class FactorTuning:
 class BatchTuning:
     """The thresholds of `recover` [M], on two AVX-512 cores."""
 
+    most: int = (1 << 31) - (1 << 15)  # batch elements: slots, and lists of elements, count them in 32 bits
     slots: int = 32  # batch elements computed together if each is small
     few_slots: int = 16  # the same of a batch that has no more than that
     rows: int = 8  # batch elements computed together if they share the read of weights

@@ -91,6 +91,9 @@ class Chooser:
         places = tuple(dict.fromkeys(zip(operands, group.axes, strict=True)))
         positions = sorted(group.sides[wanted].positions)
         source = choices.body[group.positions[-1]].source
+        if group.elements > self.limits.most:
+            self.say(False, f"both sides run for all batch elements: {group.elements} are too many", source)
+            return None
         cut = self._tried([choices.body[p] for p in positions], places, group, 1, source)
         if cut is None:
             return None

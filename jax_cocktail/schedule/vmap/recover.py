@@ -108,6 +108,8 @@ class _Recovery:
             width = self.limits.width(count, max(self.limits.slot_bytes // max(carried, 1), 2))
             if not width:
                 raise Uncuttable(f"the batch has only {count} elements")
+            if count > self.limits.most:
+                raise Uncuttable(f"the batch has {count} elements, which are too many for slots")
             parts = 1
             if self.units > 1 and not inside:
                 parts = min(-(-count // (width * self.limits.rounds)), self.units * self.limits.parts)

@@ -73,17 +73,23 @@ class _Threads:
             return map_regions(statement, self.region)
         alike = side_by_side(statement, self.constants)
         batch = _batch(statement, self.limits.enough) if alike is None else None
+        refused = ""
         try:
             if alike is not None and _has_loops(alike.body):
                 return self._trip_by_trip(alike)
             if batch is not None:
                 return self._by_threads(statement, region, needed, batch)
         except Uncuttable as why:
-            if not any(o.kind in PRODUCTS for o in operators_in(statement)):  # these share weights, mostly
-                self._say(False, f"no thread runs the loop of one batch element: {why}", statement.source)
-        if batch is not None and (blocks := self._by_blocks(statement, batch)) is not None:
-            return blocks
-        return map_regions(statement, self.region)
+            refused = f"runs the loop of one batch element: {why}"
+        blocks = None if batch is None else self._by_blocks(statement, batch)
+        if refused and not any(o.kind in PRODUCTS for o in operators_in(statement)):  # these share weights
+            nobody_does = "no thread and no block" if batch is not None and blocks is None else "no thread"
+            self._say(False, f"{nobody_does} {refused}", statement.source)
+        if batch is None or blocks is None:
+            return map_regions(statement, self.region)
+        told = f"each of {batch.count} batch elements runs its own loop on a block"
+        self._say(True, told, statement.source)
+        return blocks
 
     def _by_blocks(self, loop: LoopUTask, batch: _Batch) -> Sequence[Statement] | None:
         """A loop in lock-step with a block for each batch element, whose threads share its arrays; None if a
@@ -104,7 +110,6 @@ class _Threads:
         one_by_one(cut, places, out, parallel=True)
         flops = self.limits.branch_flops
         out.out[-1] = map_regions(out.out[-1], lambda inner: branches_inside(inner, self.fresh, flops))
-        self._say(True, f"each of {batch.count} batch elements runs its own loop on a block", loop.source)
         return out.out
 
     def _trip_by_trip(self, loop: LoopUTask) -> Statement:
