@@ -49,8 +49,16 @@ def run_compiled(program: UProgram, arguments: Sequence[np.ndarray]) -> list[np.
     return run_artifact(compile_program(program), program, arguments)
 
 
-def run_artifact(artifact: Artifact, program: UProgram, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Results of a built program; operands that are donated are copied first, as XLA does."""
+def run_artifact(
+    artifact: Artifact,
+    program: UProgram,
+    arguments: Sequence[np.ndarray],
+    meanwhile: list[np.ndarray] | None = None,
+) -> list[np.ndarray]:
+    """Results of a built program; operands that are donated are copied first, as XLA does.
+
+    `meanwhile`: a list that gets the results before the program begins, for who looks at them while it runs.
+    """
     library = ctypes.CDLL(artifact.path)
     operands = []
     for value, given in zip(program.entry.parameters, arguments, strict=True):
@@ -59,6 +67,8 @@ def run_artifact(artifact: Artifact, program: UProgram, arguments: Sequence[np.n
     results = [_aligned(v.type.shape, numpy_dtype(v.type.dtype)) for v in program.entry.results]
     for operand, result in artifact.aliases:
         results[result] = operands[operand]
+    if meanwhile is not None:
+        meanwhile += results
     workspace = _aligned((artifact.workspace_bytes,), np.dtype(np.uint8))
 
     def pointers(arrays: list[np.ndarray]) -> ctypes.Array:
