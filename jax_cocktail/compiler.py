@@ -3,7 +3,8 @@
     trace (JAX) -> capture -> translate -> [
 
       unit_count -> exact_products -> simplify -> launch_parameters
-        -> recover | threads -> layers -> hoist -> concat_gates -> pipeline -> distribute
+        -> recover | threads -> updates -> layers -> hoist -> concat_gates -> pipeline
+        -> distribute
         -> simplify -> canonicalise -> collapse_axes -> share_exponentials
         -> split_reductions -> split_scans                           # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
@@ -66,6 +67,7 @@ from jax_cocktail.schedule.sync.plan_tail import Observer, Planned, TailPass, fi
 from jax_cocktail.schedule.unit_count import fix_unit_count
 from jax_cocktail.schedule.vmap.recover import recover
 from jax_cocktail.schedule.vmap.threads import threads
+from jax_cocktail.schedule.vmap.updates import updates
 from jax_cocktail.stitch.collapse_axes import collapse_axes
 from jax_cocktail.stitch.fuse import fuse
 from jax_cocktail.stitch.share_exponentials import share_exponentials
@@ -105,6 +107,7 @@ def passes(
         table.append(("recover", partial(recover, units=candidate.units, remark=remark)))
     elif candidate.units > 1 and candidate.elements:
         table.append(("threads", partial(threads, remark=remark)))
+    table.append(("updates", updates))
     if candidate.distribute:
         table.append(("layers", partial(layers, remark=remark)))
     table.append(("hoist", partial(hoist, remark=remark)))

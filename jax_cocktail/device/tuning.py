@@ -124,6 +124,12 @@ class BatchTuning:
         widths = (min(slots, most) for slots in (self.slots, self.few_slots))
         return next((width for width in widths if elements > width), 0)
 
+    def parts_of(self, elements: int, width: int, units: int) -> int:
+        """The number of parts, each with its own slots, that so many units take in turn; none is empty."""
+        few = min(elements // (2 * width), units)
+        parts = max(min(-(-elements // (width * self.rounds)), units * self.parts), few) if units > 1 else 1
+        return -(-elements // -(-elements // max(parts, 1)))
+
 
 @dataclass(frozen=True, slots=True)
 class ElementTuning:

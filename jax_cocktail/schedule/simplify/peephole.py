@@ -164,7 +164,9 @@ def _concatenate(operator: UOperator, definitions: Definitions) -> Outcome:
 def _dynamic_slice(operator: UOperator, definitions: Definitions) -> Outcome:
     """A start is clamped, so a slice of everything starts at zero."""
     x = operator.inputs[0]
-    return x if x.type == operator.output.type else fixed_slice(operator, definitions)
+    if x.type == operator.output.type:
+        return x
+    return _spread_part(operator, definitions) or fixed_slice(operator, definitions)
 
 
 def _dynamic_update_slice(operator: UOperator, definitions: Definitions) -> Outcome:
@@ -173,9 +175,14 @@ def _dynamic_update_slice(operator: UOperator, definitions: Definitions) -> Outc
 
 
 def _gather(operator: UOperator, definitions: Definitions) -> Outcome:
-    """Every element of a broadcast scalar is the scalar, unless a place outside of it has another value."""
+    """A place outside of the operand may have another value."""
+    return None if operator["mode"] == "fill" else _spread_part(operator, definitions)
+
+
+def _spread_part(operator: UOperator, definitions: Definitions) -> Outcome:
+    """Every element of a broadcast scalar is the scalar."""
     spread = _source(operator.inputs[0], "broadcast", definitions)
-    if spread is None or not spread.inputs[0].type.is_scalar or operator["mode"] == "fill":
+    if spread is None or not spread.inputs[0].type.is_scalar:
         return None
     return UOperator("broadcast", spread.inputs, operator.outputs, (("dimensions", ()),), operator.source)
 

@@ -48,6 +48,10 @@ class Emitter(Builder):
         starts = self._along(value, axis, start)
         return self.emit("dynamic_slice", (value, *starts), value.type.resized(axis, size))
 
+    def position(self, numbers: Value, at: Value) -> Value:
+        """One of the numbers, as a position (int64)."""
+        return self.convert(self.reshape(self.run(numbers, 0, at, 1), ()), "int64")
+
     def put_runs(
         self, wholes: Sequence[Value], axes: Sequence[int], start: Value, parts: Sequence[Value]
     ) -> tuple[Value, ...]:

@@ -47,7 +47,7 @@ def element_loop(loop: LoopUTask) -> ElementLoop | None:
         select = made.get(result)
         if not is_a(select, "select") or select.inputs[2] != carried:
             return None
-        root, places = _spread(select.inputs[0], made)
+        root, places = spread(select.inputs[0], made)
         if root.type.shape != predicate.type.shape or any(
             result.type.shape[d] != n for d, n in zip(places, root.type.shape, strict=True)
         ):
@@ -69,7 +69,7 @@ def _made_in(region: Region) -> Mapping[Value, UOperator]:
     return {v: s for s in region.body if isinstance(s, UOperator) for v in s.outputs}
 
 
-def _spread(value: Value, made: Mapping[Value, UOperator]) -> tuple[Value, tuple[int, ...]]:
+def spread(value: Value, made: Mapping[Value, UOperator]) -> tuple[Value, tuple[int, ...]]:
     """The value that a predicate is a broadcast of, and the axis that each of its axes becomes."""
     operator = made.get(value)
     if is_a(operator, "broadcast"):

@@ -103,20 +103,19 @@ class _Recovery:
         single = Cut((loop,), places, count, 1)
         out = Emitter(self.fresh, loop.source)
         carried = sum(v.type.nbytes for v in loop.initial) // count
-        largest = max(v.type.nbytes for v in loop.initial) // count
+        largest = _largest(loop, count)
         if last and (largest < self.limits.element_bytes or single.has_shared_weights):
-            width = self.limits.width(count, max(self.limits.slot_bytes // max(carried, 1), 2))
+            fewest = self.limits.rows if single.has_shared_weights else 2
+            width = self.limits.width(count, max(self.limits.slot_bytes // max(carried, 1), fewest))
             if not width:
                 raise Uncuttable(f"the batch has only {count} elements")
             if count > self.limits.most:
                 raise Uncuttable(f"the batch has {count} elements, which are too many for slots")
-            parts = 1
-            if self.units > 1 and not inside:
-                parts = min(-(-count // (width * self.limits.rounds)), self.units * self.limits.parts)
-                parts = -(-count // -(-count // parts))  # none is empty
+            parts = 1 if inside else self.limits.parts_of(count, width, self.units)
             idle = max(width // 4, 1)
             slots = Slots(width, parts, idle, idle if single.has_shared_weights else 1)
             SlotLoop(loop, self._spreads(loop), axes, count, slots, out).statements()
+            out.out = [map_regions(s, self._in_slots) for s in out.out]
             self._say(
                 True, f"{count} batch elements of a vmapped while loop share {width} slots", loop.source
             )
@@ -130,6 +129,27 @@ class _Recovery:
         one_by_one(cut, results, out, parallel=not inside and self.units > 1)
         out.out[-1] = map_regions(out.out[-1], lambda region: self.region(region, inside=True))
 
+    def _in_slots(self, region: Region) -> Region:
+        """The region of a few slots: loops inside of which one element fills vector registers run one by
+        one."""
+        return map_body(region, self._slot_statement)
+
+    def _slot_statement(self, statement: Statement) -> Statement | Sequence[Statement]:
+        elements = element_loop(statement) if isinstance(statement, LoopUTask) else None
+        if elements is not None and elements.predicate.type.rank == 1:
+            assert isinstance(statement, LoopUTask)
+            count = elements.predicate.type.size
+            places = tuple((v, axis) for v, (axis,) in zip(statement.outputs, elements.axes, strict=True))
+            try:
+                single = Cut((statement,), places, count, 1)
+            except Uncuttable:
+                return map_regions(statement, self._in_slots)
+            if _largest(statement, count) >= self.limits.element_bytes and not single.has_shared_weights:
+                out = Emitter(self.fresh, statement.source)
+                self._one_by_one(single, places, out, inside=True)
+                return out.out
+        return map_regions(statement, self._in_slots)
+
     def _spreads(self, loop: LoopUTask) -> tuple[UOperator, ...]:
         """The broadcasts of scalars that `loop` reads: slots need no elements of them."""
         found = (self.made.get(v) for v in reads(loop))
@@ -137,3 +157,8 @@ class _Recovery:
 
     def _say(self, fired: bool, text: str, source: Source) -> None:
         self.remark(Remark("batch elements", fired, text, source))
+
+
+def _largest(loop: LoopUTask, elements: int) -> int:
+    """Bytes of the largest array that a loop carries for one of so many batch elements."""
+    return max(v.type.nbytes for v in loop.initial) // elements

@@ -8,12 +8,15 @@ and Laine, HPG'09, do this for rays).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from jax_cocktail.cost.work import runs
 from jax_cocktail.schedule.vmap.cut import Cut, Place
+from jax_cocktail.device.tuning import BATCH
 from jax_cocktail.schedule.vmap.emit import COUNT, Emitter, one_by_one
+from jax_cocktail.schedule.vmap.masked import numbered
+from jax_cocktail.schedule.vmap.updates import masked_updates
 from jax_cocktail.utask.builder import INDEX, beginning
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.types import TensorType, Value
@@ -116,10 +119,7 @@ class SlotLoop:
         predicate = self.cut.emit_tested(self.inner, self._known(carried, extra), carried, out)
         active = out.reshape(predicate, (self.slots.width,))
         done = out.emit("not", (active,), active.type)
-        written = [
-            out.put(array, axis, elements, part)
-            for array, axis, part in zip(arrays, self.axes, carried, strict=True)
-        ]
+        written = self._written(out, done, elements, carried, arrays)
         ones, rank = out.ranks(done)
         shape = ones.type.shape
         before = out.binary("sub", following, out.number(1, COUNT))
@@ -138,12 +138,44 @@ class SlotLoop:
             *written,
         )
 
+    def _written(
+        self, out: Emitter, done: Value, elements: Value, carried: Sequence[Value], arrays: Sequence[Value]
+    ) -> list[Value]:
+        """The results, with those of slots that are done."""
+        real = out.compare("lt", elements, out.number(self.share, elements.type))
+        ends = out.binary("and", done, real)
+
+        def move(inside: Emitter, slot: Value, wholes: Sequence[Value]) -> tuple[Value, ...]:
+            element = inside.position(elements, slot)
+            parts = [inside.run(carried[k], self.axes[k], slot, 1) for k in large]
+            return inside.put_runs(wholes, [self.axes[k] for k in large], element, parts)
+
+        large = [k for k, (v, axis) in enumerate(zip(carried, self.axes, strict=True)) if is_large(v, axis)]
+        moved = dict(zip(large, slot_by_slot(out, ends, [arrays[k] for k in large], move), strict=True))
+        return [
+            moved[k] if k in moved else out.put(array, axis, elements, part)
+            for k, (array, axis, part) in enumerate(zip(arrays, self.axes, carried, strict=True))
+        ]
+
     def _refilled(
         self, out: Emitter, taken: Value, source: Value, places: Sequence[Place], old: Sequence[Value]
     ) -> list[Value]:
+        """The state of the slots, with that of new batch elements where one is taken."""
+        starts = [(self.leaves.get(value, value), axis) for value, axis in places]
+
+        def move(inside: Emitter, slot: Value, wholes: Sequence[Value]) -> tuple[Value, ...]:
+            element = inside.position(source, slot)
+            parts = [inside.run(*starts[k], element, 1) for k in large]
+            return inside.put_runs(wholes, [starts[k][1] for k in large], slot, parts)
+
+        large = [k for k, (v, (_, axis)) in enumerate(zip(old, places, strict=True)) if is_large(v, axis)]
+        moved = dict(zip(large, slot_by_slot(out, taken, [old[k] for k in large], move), strict=True))
         result = []
-        for (value, axis), current in zip(places, old, strict=True):
-            new = out.take(self.leaves.get(value, value), axis, source)
+        for k, ((value, axis), current) in enumerate(zip(starts, old, strict=True)):
+            if k in moved:
+                result.append(moved[k])
+                continue
+            new = out.take(value, axis, source)
             result.append(out.select(out.spread(taken, new.type.shape, axis), new, current))
         return result
 
@@ -157,7 +189,8 @@ class SlotLoop:
         self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value], idle: int, likely: int
     ) -> tuple[Value, ...]:
         """Runs the loop on the slots until `idle` of them are done, after `likely` trips."""
-        loop = replace(self._loop(out, carried, extra), likely_trips=likely)
+        loop = masked_updates(self._loop(out, carried, extra), out.fresh)
+        loop = replace(loop, likely_trips=likely)
         out.out.append(_until_idle(loop, self.slots.width, idle, out))
         return loop.outputs
 
@@ -189,3 +222,28 @@ def _until_idle(loop: LoopUTask, width: int, idle: int, out: Emitter) -> LoopUTa
     active = inside.sum_of(inside.convert(closing.inputs[0], "int32"))
     enough = inside.compare("gt", active, inside.number(width - idle, COUNT))
     return replace(loop, condition=Region(condition.parameters, tuple(inside.out), (enough,)))
+
+
+def is_large(slots: Value, axis: int) -> bool:
+    """True if the part of one slot is worth a loop over those slots that change."""
+    return slots.type.nbytes // slots.type.shape[axis] >= BATCH.element_bytes
+
+
+def slot_by_slot(
+    out: Emitter,
+    flags: Value,
+    arrays: Sequence[Value],
+    following: Callable[[Emitter, Value, Sequence[Value]], tuple[Value, ...]],
+) -> tuple[Value, ...]:
+    """The arrays after ``following(body, slot, arrays)`` for every slot with a flag."""
+    if not arrays:
+        return ()
+    order, count = numbered(out, flags, 1)
+
+    def one(inside: Emitter, state: Sequence[Value]) -> tuple[Value, ...]:
+        slot = inside.position(order, inside.convert(state[0], "int64"))
+        after = inside.binary("add", state[0], inside.number(1, COUNT))
+        return (after, *following(inside, slot, state[1:]))
+
+    state = (out.number(0, COUNT), *arrays)
+    return out.repeat(state, lambda test, tested: test.compare("lt", tested[0], count), one, 1)[1:]
