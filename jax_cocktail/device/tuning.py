@@ -145,6 +145,13 @@ class ElementTuning:
     block_numbers: int = 4096  # of an array of one element, at most, if a block runs it
     most_blocks: int = 1 << 16  # elements that blocks run; each may have memory of its own
     branch_flops: float = 64.0  # of a side of a select, from which only elements that take it compute it
+    slots: int = 128  # elements computed together if they share weights: rows that fill matrix instructions
+    pieces: int = 16  # of a slot's large array that blocks fill side by side
+    uneven: int = 4  # the trips of the longest element, by the mean: half that of 400 exponential lengths
+
+    def width(self, elements: int) -> int:
+        """The number of slots of a batch that shares weights; 0: it has too few elements to refill them."""
+        return next((n for n in (self.slots, self.slots // 2) if elements >= 2 * n), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ State = tuple[Any, ...]
 
 
 def attention(query: Any, keys: Any, values: Any, count: Any) -> Any:
-    """The attention of ``query``, (heads, size), to the first ``count`` rows of caches, (rows, heads, size)."""
+    """Attention of ``query``, (heads, size), to the first ``count`` rows of caches, (rows, heads, size)."""
     heads, size = query.shape
     block = min(BLOCK, keys.shape[0])
 
@@ -89,7 +89,8 @@ def requests(random: np.random.Generator, count: int, words: int, most: int) -> 
 
 def weights_of(random: np.random.Generator, width: int, words: int) -> Weights:
     """Weights of one layer."""
-    made = {name: normal(random, width, width, scale=width**-0.5) for name in ("query", "key", "value", "out")}
+    square = ("query", "key", "value", "out")
+    made = {name: normal(random, width, width, scale=width**-0.5) for name in square}
     made["up"] = normal(random, width, 4 * width, scale=width**-0.5)
     made["down"] = normal(random, 4 * width, width, scale=width**-0.5 / 2)
     made["table"] = normal(random, words, width)

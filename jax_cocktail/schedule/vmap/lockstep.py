@@ -69,7 +69,7 @@ def _made_in(region: Region) -> Mapping[Value, UOperator]:
     return {v: s for s in region.body if isinstance(s, UOperator) for v in s.outputs}
 
 
-def spread(value: Value, made: Mapping[Value, UOperator]) -> tuple[Value, tuple[int, ...]]:
+def spread(value: Value, made: Mapping[Value, Statement]) -> tuple[Value, tuple[int, ...]]:
     """The value that a predicate is a broadcast of, and the axis that each of its axes becomes."""
     operator = made.get(value)
     if is_a(operator, "broadcast"):

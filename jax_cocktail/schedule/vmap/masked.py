@@ -86,7 +86,7 @@ class Sinking:
         self, out: Emitter, side: Sunk, start: Value | None, size: int, mask: Value, arrays: Sequence[Value]
     ) -> Sequence[Value]:
         """`arrays` with the batch elements of the side written."""
-        order, count = numbered(out, mask, side.cut.width)
+        order, count = _numbered(out, mask, side.cut.width)
 
         def more(inside: Emitter, carried: Sequence[Value]) -> tuple[Value, ...]:
             width, work = inside.number(side.cut.width, COUNT), inside.inside()
@@ -130,7 +130,7 @@ class Sinking:
         return tuple(out.put(array, axis, elements, part) for array, axis, part in rows)
 
 
-def numbered(out: Emitter, mask: Value, width: int) -> tuple[Value, Value]:
+def _numbered(out: Emitter, mask: Value, width: int) -> tuple[Value, Value]:
     """The numbers of the elements where `mask` holds, in order and padded by at least `width` numbers past
     the end, and their count."""
     (size,) = mask.type.shape

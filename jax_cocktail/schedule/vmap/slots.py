@@ -8,14 +8,14 @@ and Laine, HPG'09, do this for rays).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jax_cocktail.cost.work import runs
-from jax_cocktail.schedule.vmap.cut import Cut, Place
 from jax_cocktail.device.tuning import BATCH
+from jax_cocktail.schedule.vmap.cut import Cut, Place
 from jax_cocktail.schedule.vmap.emit import COUNT, Emitter, one_by_one
-from jax_cocktail.schedule.vmap.masked import numbered
+from jax_cocktail.schedule.vmap.masked import branch
 from jax_cocktail.schedule.vmap.updates import masked_updates
 from jax_cocktail.utask.builder import INDEX, beginning
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
@@ -25,12 +25,16 @@ from jax_cocktail.utask.types import TensorType, Value
 @dataclass(frozen=True, slots=True)
 class Slots:
     """`width` slots for each of `parts` parts of the batch, refilled when `idle` of them are done. When no
-    element waits, the last `few` run one by one."""
+    element waits, the last `few` run one by one; 0: all run together to the end. Prices assume that the
+    longest element takes `uneven` times as many trips as the mean. Units fill so many `pieces` of a slot's
+    large array side by side; 1: one unit fills all."""
 
     width: int
     parts: int
     idle: int
     few: int = 1
+    uneven: int = 1
+    pieces: int = 1
 
 
 class SlotLoop:
@@ -114,7 +118,7 @@ class SlotLoop:
         number, others = len(self.axes), len(self.extra)
         extra, (elements, following) = state[number : number + others], state[number + others :][:2]
         arrays = state[number + others + 2 :]
-        each = runs(self.loop) * self.share // (self.slots.width * self.rounds)
+        each = runs(self.loop) * self.share // (self.slots.width * self.rounds * self.slots.uneven)
         carried = self._lock_step(out, state[:number], extra, self.slots.idle, max(each, 1))
         predicate = self.cut.emit_tested(self.inner, self._known(carried, extra), carried, out)
         active = out.reshape(predicate, (self.slots.width,))
@@ -142,42 +146,51 @@ class SlotLoop:
         self, out: Emitter, done: Value, elements: Value, carried: Sequence[Value], arrays: Sequence[Value]
     ) -> list[Value]:
         """The results, with those of slots that are done."""
-        real = out.compare("lt", elements, out.number(self.share, elements.type))
-        ends = out.binary("and", done, real)
-
-        def move(inside: Emitter, slot: Value, wholes: Sequence[Value]) -> tuple[Value, ...]:
-            element = inside.position(elements, slot)
-            parts = [inside.run(carried[k], self.axes[k], slot, 1) for k in large]
-            return inside.put_runs(wholes, [self.axes[k] for k in large], element, parts)
-
-        large = [k for k, (v, axis) in enumerate(zip(carried, self.axes, strict=True)) if is_large(v, axis)]
-        moved = dict(zip(large, slot_by_slot(out, ends, [arrays[k] for k in large], move), strict=True))
+        ends = out.select(done, elements, out.number(self.elements, elements.type))
         return [
-            moved[k] if k in moved else out.put(array, axis, elements, part)
-            for k, (array, axis, part) in enumerate(zip(arrays, self.axes, carried, strict=True))
+            out.put(array, axis, ends, part)
+            for array, axis, part in zip(arrays, self.axes, carried, strict=True)
         ]
 
     def _refilled(
         self, out: Emitter, taken: Value, source: Value, places: Sequence[Place], old: Sequence[Value]
     ) -> list[Value]:
         """The state of the slots, with that of new batch elements where one is taken."""
-        starts = [(self.leaves.get(value, value), axis) for value, axis in places]
-
-        def move(inside: Emitter, slot: Value, wholes: Sequence[Value]) -> tuple[Value, ...]:
-            element = inside.position(source, slot)
-            parts = [inside.run(*starts[k], element, 1) for k in large]
-            return inside.put_runs(wholes, [starts[k][1] for k in large], slot, parts)
-
-        large = [k for k, (v, (_, axis)) in enumerate(zip(old, places, strict=True)) if is_large(v, axis)]
-        moved = dict(zip(large, slot_by_slot(out, taken, [old[k] for k in large], move), strict=True))
         result = []
-        for k, ((value, axis), current) in enumerate(zip(starts, old, strict=True)):
-            if k in moved:
-                result.append(moved[k])
+        for (value, axis), current in zip(places, old, strict=True):
+            start = self.leaves.get(value, value)
+            if current.type.nbytes // self.slots.width >= BATCH.element_bytes:
+                result.append(self._moved(out, taken, source, (start, axis), current))
                 continue
-            new = out.take(value, axis, source)
+            new = out.take(start, axis, source)
             result.append(out.select(out.spread(taken, new.type.shape, axis), new, current))
         return result
+
+    def _moved(self, out: Emitter, taken: Value, source: Value, start: Place, old: Value) -> Value:
+        """The slots of a large array: those that are not taken are not touched."""
+        value, axis = start
+        lengths = {d: n for d, n in enumerate(old.type.shape) if d != axis}
+        along = max(lengths, key=lambda d: lengths[d])
+        pieces = next(n for n in range(self.slots.pieces, 0, -1) if lengths[along] % n == 0)
+        size = lengths[along] // pieces
+
+        def piece(inside: Emitter, index: Value, carried: Sequence[Value]) -> tuple[Value, ...]:
+            slot, number, many = index, inside.number(0, INDEX), inside.number(pieces, INDEX)
+            if pieces > 1:
+                slot, number = inside.binary("div", index, many), inside.binary("rem", index, many)
+            begin = inside.binary("mul", number, inside.number(size, INDEX))
+            work, flag = inside.inside(), inside.reshape(inside.run(taken, 0, slot, 1), ())
+            part = work.run(value, axis, work.position(source, slot), 1)
+            part = part if pieces == 1 else work.run(part, along, begin, size)
+            none = work.number(0, INDEX)
+            starts = [slot if d == axis else begin if d == along else none for d in range(old.type.rank)]
+            new = work.emit("dynamic_update_slice", (*carried, part, *starts), old.type)
+            outputs = inside.like(carried)
+            branch(flag, outputs, (((), carried), (work.out, (new,))), inside)
+            return outputs
+
+        (new,) = out.counted((old,), self.slots.width * pieces, self.slots.pieces > 1, piece)
+        return new
 
     def _shifted(self, out: Emitter, elements: Value, base: Value | None) -> Value:
         """Converts numbers in the part to numbers in the batch."""
@@ -198,6 +211,8 @@ class SlotLoop:
         """Finishes when no element waits: in lock-step until few are left, then those one by one."""
         idle = self.slots.width - self.slots.few
         carried = self._lock_step(out, carried, extra, idle, runs(self.loop))
+        if not self.slots.few:
+            return carried
         each = max(runs(self.loop) * self.slots.few // self.slots.width, 1)  # a slot that is done takes none
         loop = replace(self._loop(out, carried, extra), likely_trips=each)
         places = tuple(zip(loop.outputs, self.axes, strict=True))
@@ -222,28 +237,3 @@ def _until_idle(loop: LoopUTask, width: int, idle: int, out: Emitter) -> LoopUTa
     active = inside.sum_of(inside.convert(closing.inputs[0], "int32"))
     enough = inside.compare("gt", active, inside.number(width - idle, COUNT))
     return replace(loop, condition=Region(condition.parameters, tuple(inside.out), (enough,)))
-
-
-def is_large(slots: Value, axis: int) -> bool:
-    """True if the part of one slot is worth a loop over those slots that change."""
-    return slots.type.nbytes // slots.type.shape[axis] >= BATCH.element_bytes
-
-
-def slot_by_slot(
-    out: Emitter,
-    flags: Value,
-    arrays: Sequence[Value],
-    following: Callable[[Emitter, Value, Sequence[Value]], tuple[Value, ...]],
-) -> tuple[Value, ...]:
-    """The arrays after ``following(body, slot, arrays)`` for every slot with a flag."""
-    if not arrays:
-        return ()
-    order, count = numbered(out, flags, 1)
-
-    def one(inside: Emitter, state: Sequence[Value]) -> tuple[Value, ...]:
-        slot = inside.position(order, inside.convert(state[0], "int64"))
-        after = inside.binary("add", state[0], inside.number(1, COUNT))
-        return (after, *following(inside, slot, state[1:]))
-
-    state = (out.number(0, COUNT), *arrays)
-    return out.repeat(state, lambda test, tested: test.compare("lt", tested[0], count), one, 1)[1:]

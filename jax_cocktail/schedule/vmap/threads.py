@@ -28,6 +28,7 @@ from jax_cocktail.schedule.vmap.lockstep import element_loop
 from jax_cocktail.schedule.vmap.recover import branches_inside
 from jax_cocktail.schedule.vmap.register_forms import FORMS, store
 from jax_cocktail.schedule.vmap.registers import Apart, Memory, Place, single
+from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots
 from jax_cocktail.utask.builder import INDEX
 from jax_cocktail.utask.ir import (
     LoopUTask,
@@ -85,11 +86,12 @@ class _Threads:
         if refused and not any(o.kind in PRODUCTS for o in operators_in(statement)):  # these share weights
             nobody_does = "no thread and no block" if batch is not None and blocks is None else "no thread"
             self._say(False, f"{nobody_does} {refused}", statement.source)
-        if batch is None or blocks is None:
-            return map_regions(statement, self.region)
-        told = f"each of {batch.count} batch elements runs its own loop on a block"
-        self._say(True, told, statement.source)
-        return blocks
+        if batch is not None and blocks is not None:
+            told = f"each of {batch.count} batch elements runs its own loop on a block"
+            self._say(True, told, statement.source)
+            return blocks
+        slots = self._in_slots(statement, region)
+        return map_regions(statement, self.region) if slots is None else slots
 
     def _by_blocks(self, loop: LoopUTask, batch: _Batch) -> Sequence[Statement] | None:
         """A loop in lock-step with a block for each batch element, whose threads share its arrays; None if a
@@ -111,6 +113,28 @@ class _Threads:
         flops = self.limits.branch_flops
         out.out[-1] = map_regions(out.out[-1], lambda inner: branches_inside(inner, self.fresh, flops))
         return out.out
+
+    def _in_slots(self, loop: LoopUTask, region: Region) -> Sequence[Statement] | None:
+        """A loop in lock-step whose elements share weights: a few of them at a time, in slots that the next
+        ones take; None if they are too few, or share none."""
+        elements = element_loop(loop)
+        sizes = () if elements is None else elements.predicate.type.shape
+        few = len(sizes) == 1 and sizes[0] <= self.limits.most
+        if elements is None or not few or not (width := self.limits.width(*sizes)):
+            return None
+        axes = tuple(axis for (axis,) in elements.axes)
+        idle = max(width // 8, 1)
+        slots = Slots(width, 1, idle, 0, self.limits.uneven, self.limits.pieces)
+        out = Emitter(self.fresh, loop.source)
+        try:
+            made = SlotLoop(loop, _spreads(loop, region), axes, *sizes, slots, out)
+            if not made.cut.has_shared_weights:
+                return None
+        except Uncuttable:
+            return None
+        made.statements()
+        self._say(True, f"{sizes[0]} batch elements of a vmapped while loop share {width} slots", loop.source)
+        return [map_regions(s, self.region) for s in out.out]
 
     def _trip_by_trip(self, loop: LoopUTask) -> Statement:
         """A loop whose trips are independent already, as `lax.map` makes them."""
@@ -142,11 +166,8 @@ class _Threads:
         self._count(batch.count)
         if any(v in needed for v in loop.outputs if v not in batch.axes):
             raise Uncuttable("a result is common to all")
-        made = definitions(region)
-        found = (made.get(v) for v in reads(loop))
-        spreads = tuple(o for o in found if is_a(o, "broadcast") and o.inputs[0].type.is_scalar)
         out = Emitter(self.fresh, loop.source)
-        element = _Element(loop, spreads, batch, out, self.limits)
+        element = _Element(loop, _spreads(loop, region), batch, out, self.limits)
         element.emit()
         self._say(True, f"each of {batch.count} batch elements runs its own loop on a thread", loop.source)
         return out.out
@@ -157,6 +178,13 @@ class _Threads:
 
     def _say(self, fired: bool, text: str, source: Source) -> None:
         self.remark(Remark("batch elements", fired, text, source))
+
+
+def _spreads(loop: LoopUTask, region: Region) -> tuple[UOperator, ...]:
+    """The broadcasts of scalars that a loop in a region reads: no element needs a part of them."""
+    made = definitions(region)
+    found = (made.get(v) for v in reads(loop))
+    return tuple(o for o in found if is_a(o, "broadcast") and o.inputs[0].type.is_scalar)
 
 
 def _has_loops(region: Region) -> bool:

@@ -3,10 +3,10 @@
     new = scatter(x, at, part)                       new = scatter(x, active ? at : outside, part)
     select(active, new, x)              ->           new
 
-A lock-step loop keeps the state of elements that are done by a select over whole arrays. For an array of which
-an element writes a few numbers in each trip (a cache of keys and values, a list of tokens), the select copies
-all of it. Here elements that are done write outside of the array, where a scatter drops them, so that the
-array is updated in place. What the body computes for these elements is another value then; nobody reads it.
+A lock-step loop keeps the state of elements that are done by a select over whole arrays. For an array of
+which an element writes a few numbers in each trip (a cache of keys and values, a list of tokens), the select
+copies all of it. Here elements that are done write outside of the array, where a scatter drops them, so that
+the array is updated in place. The body then computes other values for these elements, which nobody reads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from jax_cocktail.schedule.vmap.emit import Emitter
-from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop, spread
+from jax_cocktail.schedule.vmap.lockstep import element_loop, spread
 from jax_cocktail.schedule.vmap.selects import in_order
 from jax_cocktail.utask.ir import (
     LoopUTask,
@@ -144,7 +144,8 @@ def _steers(statement: Statement, changed: set[Value]) -> bool:
     if isinstance(statement, UOperator):
         steers = touched and not statement.facts.total
     else:
-        chosen = not changed.isdisjoint(statement.inputs) and any(isinstance(s, LoopUTask) and s.condition is not None for s in walk(statement))
+        endless = any(isinstance(s, LoopUTask) and s.condition is not None for s in walk(statement))
+        chosen = endless and not changed.isdisjoint(statement.inputs)
         steers = any(_steer(region.body, changed) for region in regions_of(statement)) or chosen
     if touched:
         changed.update(statement.outputs)
