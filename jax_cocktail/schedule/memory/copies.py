@@ -9,11 +9,11 @@ computes it and the others wait for it. It is copied once instead, after the loo
 
 With several units, one of them copies a shared array while the others go on, or all copy an array that they
 overwrite later; the barrier for this belongs before the loop, not in its body. A parallel loop cannot copy at
-all. So `loop_copies` makes a statement of the copy; of a large operand, each unit copies a part:
+all. So `loop_copies` makes a statement of the copy; of a large array, each unit copies a part:
 
     loop from (x) { ... }   ->   y = parallel loop from (empty) { y[part] = x[part] };  loop from (y) { ... }
 
-Nothing writes an operand, so this copy itself waits for nobody. A copy lies where the plan has put the
+Nothing writes an operand, so the copy of one waits for nobody. A copy lies where the plan has put the
 carried array. Nothing else is there when the loop begins, so the plan stays valid.
 """
 
@@ -117,7 +117,7 @@ def copied_carries(loop: LoopUTask, plan: MemoryPlan) -> list[int]:
 def _copied(source: Value, plan: MemoryPlan, target: Slot, build: Builder) -> Value:
     """A copy of the array: by all units, if each has a part worth it and all see the copy."""
     large = source.type.nbytes > PROGRAM.replicated_bytes
-    if plan.slot(source).space == "input" and large and target.space not in _ONE_UNIT:
+    if large and not {plan.slot(source).space, target.space} & _ONE_UNIT:
         parts = _Parts.of(source, plan.most_units)
         if parts is not None:
             return parts.copy(build)
