@@ -26,7 +26,8 @@ State = tuple[Any, ...]
 
 
 def attention(query: Any, keys: Any, values: Any, count: Any) -> Any:
-    """Attention of ``query``, (heads, size), to the first ``count`` rows of caches, (rows, heads, size)."""
+    """Attention of ``query``, (heads, size), to the first ``count`` rows of caches, (rows, heads, size). The
+    number of rows is at most `BLOCK`, or a multiple of it."""
     heads, size = query.shape
     block = min(BLOCK, keys.shape[0])
 
@@ -66,7 +67,8 @@ def answer(token: Any, length: Any, weights: Weights, heads: int, most: int) -> 
         token, keys, values = following(token, at, keys, values, weights)
         return at + 1, token, lax.dynamic_update_index_in_dim(tokens, token, at, 0), keys, values
 
-    cache = jnp.zeros((most, heads, weights["table"].shape[1] // heads))
+    rows = most if most <= BLOCK else -(-most // BLOCK) * BLOCK
+    cache = jnp.zeros((rows, heads, weights["table"].shape[1] // heads))
     state = jnp.int32(0), token, jnp.zeros(most, jnp.int32), cache, cache
     return lax.while_loop(lambda state: state[0] < length, step, state)[2]
 

@@ -9,7 +9,7 @@ from jax_cocktail.cost.work import total
 from jax_cocktail.device.tuning import BatchTuning
 from jax_cocktail.schedule.vmap.cut import Cut, Place, Uncuttable
 from jax_cocktail.schedule.vmap.emit import Emitter
-from jax_cocktail.schedule.vmap.masked import Condition, Sinking, Sunk, branch
+from jax_cocktail.schedule.vmap.masked import Condition, Sinking, Sunk
 from jax_cocktail.schedule.vmap.selects import Choices, Group, in_order
 from jax_cocktail.utask.ir import Statement, UOperator
 from jax_cocktail.utask.substitute import FreshValues
@@ -155,7 +155,7 @@ class Chooser:
         sides = [choices.operands(group, wanted) for wanted in (False, True)]
         if group.elements == 1:
             bodies = [[body[p] for p in sorted(part.positions)] if part else [] for part in parts]
-            branch(group.root, outputs, list(zip(bodies, sides, strict=True)), out)
+            out.branch(group.root, outputs, list(zip(bodies, sides, strict=True)))
         else:
             bases = next((operands for operands, p in zip(sides, parts, strict=True) if p is None), None)
             sunk = [p.sunk for p in parts if p is not None and p.sunk is not None]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jax_cocktail.schedule.vmap.cut import Cut, Place
 from jax_cocktail.utask.builder import INDEX, Builder
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement
 from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
 
 COUNT = TensorType("int32")
@@ -111,6 +111,17 @@ class Emitter(Builder):
         region = Region((), tuple(work.out), tuple(results))
         self.out.append(BranchUTask(selector, (region,), outputs, self.source))
         return outputs
+
+    def branch(
+        self,
+        root: Value,
+        outputs: Sequence[Value],
+        sides: Sequence[tuple[Sequence[Statement], Sequence[Value]]],
+    ) -> None:
+        """Appends a branch for a predicate common to all elements; `sides`: the false and the true one."""
+        selector = self.convert(self.reshape(root, ()), "int32")
+        regions = tuple(Region((), tuple(body), tuple(results)) for body, results in sides)
+        self.out.append(BranchUTask(selector, regions, tuple(outputs), self.source))
 
     def counted(
         self,

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from jax_cocktail.schedule.vmap.cut import Cut, Place
 from jax_cocktail.schedule.vmap.emit import COUNT, Emitter
 from jax_cocktail.utask.builder import INDEX
-from jax_cocktail.utask.ir import BranchUTask, Region, Statement
 from jax_cocktail.utask.types import TensorType, Value
 
 Condition = tuple[Value, bool]  # a predicate per batch element, and its required value
@@ -141,15 +140,3 @@ def _numbered(out: Emitter, mask: Value, width: int) -> tuple[Value, Value]:
     none = out.number(size, TensorType("int32", (size + width,)))
     order = out.put(none, 0, target, elements)
     return order, out.sum_of(ones)
-
-
-def branch(
-    root: Value,
-    outputs: Sequence[Value],
-    sides: Sequence[tuple[Sequence[Statement], Sequence[Value]]],
-    out: Emitter,
-) -> None:
-    """Appends a branch for a predicate common to all elements; `sides`: the false and the true one."""
-    selector = out.convert(out.reshape(root, ()), "int32")
-    regions = tuple(Region((), tuple(body), tuple(results)) for body, results in sides)
-    out.out.append(BranchUTask(selector, regions, tuple(outputs), out.source))

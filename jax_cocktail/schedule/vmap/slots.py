@@ -15,7 +15,6 @@ from jax_cocktail.cost.work import runs
 from jax_cocktail.device.tuning import BATCH
 from jax_cocktail.schedule.vmap.cut import Cut, Place
 from jax_cocktail.schedule.vmap.emit import COUNT, Emitter, one_by_one
-from jax_cocktail.schedule.vmap.masked import branch
 from jax_cocktail.schedule.vmap.updates import masked_updates
 from jax_cocktail.utask.builder import INDEX, beginning
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
@@ -186,7 +185,7 @@ class SlotLoop:
             starts = [slot if d == axis else begin if d == along else none for d in range(old.type.rank)]
             new = work.emit("dynamic_update_slice", (*carried, part, *starts), old.type)
             outputs = inside.like(carried)
-            branch(flag, outputs, (((), carried), (work.out, (new,))), inside)
+            inside.branch(flag, outputs, (((), carried), (work.out, (new,))))
             return outputs
 
         (new,) = out.counted((old,), self.slots.width * pieces, self.slots.pieces > 1, piece)

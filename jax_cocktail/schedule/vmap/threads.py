@@ -118,22 +118,24 @@ class _Threads:
         """A loop in lock-step whose elements share weights: a few of them at a time, in slots that the next
         ones take; None if they are too few, or share none."""
         elements = element_loop(loop)
-        sizes = () if elements is None else elements.predicate.type.shape
-        few = len(sizes) == 1 and sizes[0] <= self.limits.most
-        if elements is None or not few or not (width := self.limits.width(*sizes)):
+        if elements is None or elements.predicate.type.rank != 1:
+            return None
+        count = elements.predicate.type.size
+        width = self.limits.width(count) if count <= self.limits.most else 0
+        if not width:
             return None
         axes = tuple(axis for (axis,) in elements.axes)
         idle = max(width // 8, 1)
         slots = Slots(width, 1, idle, 0, self.limits.uneven, self.limits.pieces)
         out = Emitter(self.fresh, loop.source)
         try:
-            made = SlotLoop(loop, _spreads(loop, region), axes, *sizes, slots, out)
+            made = SlotLoop(loop, _spreads(loop, region), axes, count, slots, out)
             if not made.cut.has_shared_weights:
                 return None
         except Uncuttable:
             return None
         made.statements()
-        self._say(True, f"{sizes[0]} batch elements of a vmapped while loop share {width} slots", loop.source)
+        self._say(True, f"{count} batch elements of a vmapped while loop share {width} slots", loop.source)
         return [map_regions(s, self.region) for s in out.out]
 
     def _trip_by_trip(self, loop: LoopUTask) -> Statement:
