@@ -27,6 +27,7 @@ from benchmarks.gpu.kernels import path_of  # noqa: E402
 from benchmarks.gpu.results import FOLDER as RESULTS  # noqa: E402
 from benchmarks.gpu.results import newest  # noqa: E402
 from benchmarks.gpu.roofline import limit_seconds  # noqa: E402
+from benchmarks.gpu.ways import Ways, compared  # noqa: E402
 from jax_cocktail_tools.commands import result  # noqa: E402
 
 MARKED = re.compile(r"(<!-- begin results: (\w+) -->\n).*?(<!-- end results: \2 -->)", re.DOTALL)
@@ -195,6 +196,25 @@ def kernels(run: Run) -> str:
     return text + table(head, rows)
 
 
+def elements(run: Run) -> str:
+    """Batches of loops: the price of each way to run them, beside what it took."""
+    found = tuple(compared(run.figures["sections"]))
+    if not found:
+        return f"No batch of loops has run on {run.card} yet.\n"
+
+    def cells(row: Ways) -> Sequence[str]:
+        pairs = row.threads, row.together, row.stock
+        times = (word for p in pairs for word in (time(p.measured), time(p.predicted)))
+        return row.row, *times, ratio(row.stock.measured, row.ours), RANKED[row.ranked]
+
+    ways = ("by threads", "batch together", "stock XLA")
+    heads = (word for way in ways for word in (way, "predicted"))
+    return table(("program", *heads, "stock / ours", "the model takes"), map(cells, found))
+
+
+RANKED = {True: "the faster way", False: "the slower way", None: NONE}
+
+
 def fit(run: Run) -> str:
     """Predictions of today's cost model for everything of ours that was measured."""
     if not path_of(run.path).exists():
@@ -271,6 +291,7 @@ TABLES: dict[str, Callable[[Run], str]] = {
     "calls": calls,
     "card": card,
     "decided": decided,
+    "elements": elements,
     "fit": fit,
     "goals": goals,
     "kernels": kernels,

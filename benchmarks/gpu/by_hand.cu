@@ -1,4 +1,4 @@
-// Two rows of benchmarks/gpu/elements.py as one would write them by hand: a thread for each element, with
+// Two rows of benchmarks/gpu/ensembles.py as one would write them by hand: a thread for each element, with
 // its state in registers. ROW: which one; COUNT: elements; THREADS: of a block. Warps take runs of elements,
 // as ours do.
 struct Launch {

@@ -12,15 +12,14 @@ cycles of one block of two rows in the latency laboratory, beside the same rows 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.gpu.ensembles import ENSEMBLES
 from benchmarks.gpu.sass.emulate import emulated
 from benchmarks.gpu.sass.machine import machine_for
 from benchmarks.gpu.sass.programs import Program, card_of, record
@@ -36,101 +35,6 @@ from jax_cocktail.utask.ir import by_threads, walk
 from jax_cocktail.utask.plan import LaunchPlan
 
 SPECS = {"A100": A100, "H200": H200}
-
-
-def collatz(n: Any) -> Any:
-    """Steps until the Collatz sequence of n reaches 1."""
-
-    def following(state: Any) -> Any:
-        n, steps = state
-        return jnp.where(n % 2 == 0, n // 2, 3 * n + 1), steps + 1
-
-    return jax.lax.while_loop(lambda state: state[0] > 1, following, (n, 0))[1]
-
-
-def lorenz(state: Any) -> Any:
-    """500 steps of the Lorenz system by the classical Runge-Kutta method."""
-
-    def slope(s: Any) -> Any:
-        x, y, z = s
-        return jnp.stack([10.0 * (y - x), x * (28.0 - z) - y, x * y - 8.0 / 3.0 * z])
-
-    def step(_: Any, s: Any) -> Any:
-        h = 0.01
-        a = slope(s)
-        b = slope(s + h / 2 * a)
-        c = slope(s + h / 2 * b)
-        d = slope(s + h * c)
-        return s + h / 6 * (a + 2 * b + 2 * c + d)
-
-    return jax.lax.fori_loop(0, 500, step, state)
-
-
-def price_path(key: Any) -> Any:
-    """What a call option pays at the end of a random path of 252 days (Black and Scholes)."""
-
-    def day(_: Any, state: Any) -> Any:
-        price, key = state
-        key, sub = jax.random.split(key)
-        return price * jnp.exp(-0.0001 + 0.02 * jax.random.normal(sub)), key
-
-    return jnp.maximum(jax.lax.fori_loop(0, 252, day, (jnp.float32(100), key))[0] - 100, 0)
-
-
-def march(pixel: Any) -> Any:
-    """The distance of the first surface behind a pixel: a sphere above a plane."""
-    ray = jnp.array([pixel[0], pixel[1], 1.0])
-    ray = ray / jnp.linalg.norm(ray)
-
-    def distance(at: Any) -> Any:
-        return jnp.minimum(jnp.linalg.norm(at - jnp.array([0.0, 0.0, 3.0])) - 1.0, at[1] + 1.0)
-
-    def going(state: Any) -> Any:
-        along, number, near = state
-        return (number < 128) & (near > 1e-3) & (along < 50)
-
-    def step(state: Any) -> Any:
-        along, number, _ = state
-        near = distance(along * ray)
-        return along + near, number + 1, near
-
-    return jax.lax.while_loop(going, step, (jnp.float32(0), 0, jnp.float32(1)))[0]
-
-
-def metropolis(key: Any) -> Any:
-    """1000 steps of a Metropolis sampler of four numbers."""
-
-    def density(x: Any) -> Any:
-        return -0.5 * jnp.sum(x * x * jnp.arange(1, 5))
-
-    def step(_: Any, state: Any) -> Any:
-        x, log, key = state
-        key, move, chance = jax.random.split(key, 3)
-        y = x + 0.5 * jax.random.normal(move, (4,))
-        accepted = jnp.log(jax.random.uniform(chance)) < density(y) - log
-        return jnp.where(accepted, y, x), jnp.where(accepted, density(y), log), key
-
-    x = jnp.zeros(4)
-    return jax.lax.fori_loop(0, 1000, step, (x, density(x), key))[0]
-
-
-def _pixels() -> Any:
-    line = jnp.linspace(-1, 1, 512)
-    return jnp.stack(jnp.meshgrid(line, line), -1)
-
-
-def _keys(count: int) -> Any:
-    return jax.random.split(jax.random.PRNGKey(0), count)
-
-
-ROWS: dict[str, Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]] = {
-    "Collatz, 10^4": lambda: (jax.vmap(collatz), (jnp.arange(1, 10**4 + 1),)),
-    "Collatz, 10^6": lambda: (jax.vmap(collatz), (jnp.arange(1, 10**6 + 1),)),
-    "Lorenz, 10^5": lambda: (jax.vmap(lorenz), (jnp.ones((10**5, 3)),)),
-    "price paths, 10^5": lambda: (jax.vmap(price_path), (_keys(10**5),)),
-    "ray marching, 512 x 512": lambda: (jax.vmap(jax.vmap(march)), (_pixels(),)),
-    "Metropolis, 4096": lambda: (jax.vmap(metropolis), (_keys(4096),)),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +54,7 @@ class Planned:
 
 def planned(row: str, spec: DeviceSpec, build: bool = False) -> Planned:
     """The best plan of a row by the model."""
-    function, arguments = ROWS[row]()
+    function, arguments = ENSEMBLES[row].make(False)
     machine = machine_of(spec)
     prepared = prepare(jax.make_jaxpr(function)(*arguments), row, machine)
     found = survey(prepared, spec.units)
@@ -167,13 +71,13 @@ def planned(row: str, spec: DeviceSpec, build: bool = False) -> Planned:
     return Planned(row, *figures, max(f.registers for f in facts), max(f.spill_bytes for f in facts))
 
 
-BY_HAND = {"Collatz, 10^4": 10**4, "Lorenz, 10^5": 10**5}  # rows of `by_hand.cu`, and their elements
+BY_HAND = ("collatz/10000", "lorenz/100000")  # rows of `by_hand.cu`
 
 
 def emulated_cycles(row: str) -> tuple[float, float]:
     """Cycles of one block of a row, ours and written by hand, on the card of the record."""
-    spec, function_of = card_of("sm_90"), ROWS[row]
-    function, arguments = function_of()
+    spec = card_of("sm_90")
+    function, arguments = ENSEMBLES[row].make(False)
     machine, toolchain = machine_of(spec), device_toolchain(spec.arch)
     prepared = prepare(jax.make_jaxpr(function)(*arguments), row, machine)
     (program,) = prepared.programs
@@ -181,7 +85,8 @@ def emulated_cycles(row: str) -> tuple[float, float]:
     launch = launch_plan(emitted.program, emitted.plan, emitted.machine, emitted.sizes)
     size = sum(v.type.nbytes for v in emitted.program.entry.results)
     contents = (np.asarray(arguments[0]), size, max(launch.workspace_bytes, 16))
-    numbers = {"ROW": list(BY_HAND).index(row), "COUNT": BY_HAND[row], "THREADS": launch.threads}
+    count = ENSEMBLES[row].count
+    numbers = {"ROW": BY_HAND.index(row), "COUNT": count, "THREADS": launch.threads}
     head = "".join(f"#define {name} {number}\n" for name, number in numbers.items())
     by_hand = head + (Path(__file__).parent / "by_hand.cu").read_text(encoding="utf-8")
     plain = LaunchPlan(0, launch.most_units, launch.threads, 0, 0, 0, cooperative=False)
@@ -216,7 +121,7 @@ def main() -> None:
             cycles = f"{ours:.0f} cycles of a block, by hand {by_hand:.0f}"
             print(f"{row}: {cycles}, ratio {ours / by_hand:.3f}", flush=True)
         return
-    for line in table(planned(row, SPECS[options.spec], options.build) for row in ROWS):
+    for line in table(planned(row, SPECS[options.spec], options.build) for row in ENSEMBLES):
         print(line, flush=True)
 
 

@@ -10,7 +10,6 @@ import jax_cocktail
 from benchmarks.gpu.rows import Row
 from jax_cocktail import compiler
 from jax_cocktail.runtime.cuda import micro_kernels as gpu_kernels
-from jax_cocktail_tools.models import largest_difference
 from tests.cpu.emulated import Emulation
 from tests.cpu.emulation import emulator
 from tests.cpu.micro_runs import small_runs
@@ -36,7 +35,7 @@ def row(row: Row) -> dict[str, Any]:
     for emulation.kernel in ("ck_resident", "ck_portable"):
         with jax.default_matmul_precision("highest"):
             result = jax_cocktail.jit(function, options=options)(*arguments)
-        found[emulation.kernel] = largest_difference(result, expected)
+        found[emulation.kernel] = row.difference(result, expected)
     launches = emulation.launches or []
     return {
         "differences": found,

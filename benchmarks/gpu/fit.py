@@ -9,7 +9,6 @@ from pathlib import Path
 from benchmarks.gpu.kernels import Measured, Record, load, measured, path_of, planned, spec_of, store
 from benchmarks.kendall import Pair, tau
 from jax_cocktail.cost.gpu import kernel_spent
-from jax_cocktail.device.tuning import MODEL
 
 FURTHEST = 1.4  # factor between prediction and measurement of a kernel, either way
 LEAST_TAU = 0.9
@@ -41,7 +40,7 @@ def fitted(path: Path, record: Record) -> tuple[Fitted, ...]:
     spec, kernels = spec_of(record), load(path_of(path))
     found = []
     for each in measured(record):
-        trips = kernels.trips.get(each.row, MODEL.unknown_trips)
+        trips = kernels.trips_of(each.row, each.plan)
         spent = (kernel_spent(k, spec, kernels.templates, trips) for k in kernels.plans[each.row][each.plan])
         found.append(Fitted(each, sum(s.seconds for s in spent)))
     return tuple(found)

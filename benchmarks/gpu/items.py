@@ -165,9 +165,9 @@ def correct(name: str, settings: Settings) -> dict[str, Any]:
     found: dict[str, Any] = {"ok": True}
     for precision, tolerance in (("highest", row.tolerance), ("default", TF32_TOLERANCE)):
         with jax.default_matmul_precision(precision), recording(SPIN, operands=False) as seen:
-            stock = largest_difference(jax.tree.leaves(jax.jit(function)(*arguments)), expected)
+            stock = row.difference(jax.jit(function)(*arguments), expected)
             result = jax_cocktail.jit(function, options=SYNC)(*arguments)
-            mine = largest_difference(jax.tree.leaves(result), expected)
+            mine = row.difference(result, expected)
         limit = _limit(stock, tolerance)
         found[precision] = {"ours": mine, "stock": stock, "limit": limit, "programs": len(seen.artifacts)}
         found["ok"] &= mine <= limit and bool(seen.artifacts)

@@ -12,11 +12,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.packed import BY_THREADS, TOGETHER
 from jax_cocktail.cost.kernel import Branch, Each, Kernel, Node, Nodes, Parts, Repeat, Sync, Work
 from jax_cocktail.device.cards import card_like
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import GENERATIONS, TEMPLATES, Templates
-from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.device.tuning import BLOCK, MODEL
 from jax_cocktail.plain import from_plain
 
 Record = Mapping[str, Any]
@@ -24,7 +25,8 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """`trips`: by row; `plans`: the kernels by row and plan, one for each region that we compile."""
+    """`trips`: by row, or by row and plan where plans differ in them, with a comma between; `plans`: the
+    kernels by row and plan, one for each region that we compile."""
 
     generation: str
     trips: Mapping[str, int]
@@ -33,6 +35,10 @@ class Kernels:
     @property
     def templates(self) -> Templates:
         return GENERATIONS[self.generation]
+
+    def trips_of(self, row: str, plan: str) -> int:
+        """Trips of loops that stop by their data."""
+        return self.trips.get(f"{row}, {plan}", self.trips.get(row, MODEL.unknown_trips))
 
 
 def spec_of(record: Record) -> DeviceSpec:
@@ -188,6 +194,10 @@ def planned(record: Record) -> Kernels:
             for candidate, _ in prepared.emitted
             if candidate.name in names
         }
+        if (ensemble := ROWS[row].ensemble) is not None:
+            by_way = ensemble.trips_by_way(False, spec.warp)
+            trips |= {f"{row}, {name}": by_way[_way(k)] for name, k in plans[row].items() if by_way}
+            continue
         # A loop that stops by its data counts its trips, and the row returns the number.
         results = jax.tree.leaves(jax.jit(function)(*arguments))
         counted = next((int(r) for r in results if r.ndim == 0 and r.dtype.kind == "i"), None)
@@ -195,3 +205,8 @@ def planned(record: Record) -> Kernels:
             trips[row] = counted
     generation = next(name for name, each in GENERATIONS.items() if each == TEMPLATES)
     return Kernels(generation, trips, plans)
+
+
+def _way(kernels: tuple[Kernel, ...]) -> str:
+    """The way in which a plan runs a batch of loops."""
+    return BY_THREADS if any(isinstance(node, Each) for k in kernels for node in k.nodes) else TOGETHER

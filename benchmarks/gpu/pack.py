@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.gpu import bundle, clock, latency, litmus, packed, versions
 from benchmarks.gpu.kernels import spec_of
 from benchmarks.gpu.results import newest, write
-from benchmarks.gpu.roofline import predict
+from benchmarks.gpu.roofline import predict, predict_stock
 from benchmarks.gpu.rows import OF_STOCK, ROWS, TF32_TOLERANCE, Row, widened
 from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.codegen.machines import machine_of
@@ -29,11 +29,12 @@ from jax_cocktail.compiler import Artifact, Emitted, build, emit
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering.choice.survey import survey
-from jax_cocktail.lowering.choice.variants import prepare
+from jax_cocktail.lowering.choice.variants import Prepared, prepare
 from jax_cocktail.lowering.edge.capture import capture
 from jax_cocktail.runtime.cuda import micro as gpu_micro
+from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.exchange import anything_crosses
-from jax_cocktail.utask.ir import operators_in
+from jax_cocktail.utask.ir import by_threads, operators_in, walk
 
 MOST_PLANS = 3  # of a row
 WORTH = 20.0  # a plan that takes so many times the best one's seconds, by the model, is not packed
@@ -86,12 +87,12 @@ def _type(array: packed.Array) -> packed.Type:
     return packed.Type(array.dtype.name, array.shape)
 
 
-def _reference(exact: packed.Array, dtype: Any) -> tuple[packed.Result, packed.Array]:
+def _reference(exact: packed.Array, dtype: Any, strays: float) -> tuple[packed.Result, packed.Array]:
     """A result as it is described, and the elements of its float64 reference that are stored."""
     finite = np.abs(exact[np.isfinite(exact)].astype(np.float64))
     stride = 2 * (exact.size // (2 * packed.MOST_CHECKED)) + 1  # odd: it meets every column
     kind = packed.Type(np.dtype(dtype).name, exact.shape)
-    result = packed.Result(kind, stride, float(finite.max(initial=0.0)))
+    result = packed.Result(kind, stride, float(finite.max(initial=0.0)), strays)
     return result, exact.reshape(-1)[::stride].astype(dtype)
 
 
@@ -105,7 +106,7 @@ class _Described:
     stock: float
 
 
-def _described(function: Callable[..., Any], arguments: tuple[Any, ...]) -> _Described:
+def _described(function: Callable[..., Any], arguments: tuple[Any, ...], strays: float) -> _Described:
     narrow, wide = _values(function, arguments)
     known: dict[str, int] = {}
     for number, leaf in enumerate(jax.tree.leaves(arguments)):
@@ -117,32 +118,44 @@ def _described(function: Callable[..., Any], arguments: tuple[Any, ...]) -> _Des
         if digest not in known:
             arrays[f"operand {number}"] = value
     for number, (value, exact) in enumerate(zip(narrow.results, wide.results, strict=True)):
-        result, arrays[f"result {number}"] = _reference(exact, value.dtype)
+        result, arrays[f"result {number}"] = _reference(exact, value.dtype, strays)
         results.append(result)
         if np.issubdtype(value.dtype, np.floating) and result.scale:
-            gap = np.abs(value - exact)
+            gap = np.abs(packed.without_strays(value, exact, strays) - exact)
             worst = max(worst, float(np.max(gap, where=np.isfinite(gap), initial=0.0)) / result.scale)
     return _Described(tuple(operands), tuple(results), arrays, worst)
 
 
 def _answers(
-    function: Callable[..., Any], arguments: tuple[Any, ...]
+    function: Callable[..., Any], arguments: tuple[Any, ...], strays: float
 ) -> tuple[tuple[packed.Result, ...], dict[str, packed.Array]]:
     """The results of the whole row in float64."""
     narrow = jax.tree.leaves(jax.eval_shape(function, *arguments))
     with jax.enable_x64(True):
         wide = jax.tree.leaves(jax.jit(function)(*jax.tree.map(widened, arguments)))
-    found = [_reference(np.asarray(w), n.dtype) for w, n in zip(wide, narrow, strict=True)]
+    found = [_reference(np.asarray(w), n.dtype, strays) for w, n in zip(wide, narrow, strict=True)]
     return tuple(result for result, _ in found), {f"answer {k}": array for k, (_, array) in enumerate(found)}
 
 
 # ---- programs ----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A program to pack. `name`: of its plan; `stock`: seconds of stock XLA by the model."""
+
+    phase: str
+    name: str
+    emitted: Emitted
+    stock: float
+
+
 def _plans(
-    row: Row, function: Callable[..., Any], arguments: tuple[Any, ...], spec: DeviceSpec
-) -> Iterator[tuple[str, str, Emitted]]:
-    """Phase, name and program: the best plan, it with a timeline or with exact products, and others."""
+    row: Row, program: Program, spec: DeviceSpec, most_trips: int | None = None
+) -> Iterator[_Planned]:
+    """The best plan, it with a timeline or with exact products, and others. `most_trips`: of loops whose trip
+    count depends on data, if it is known."""
+    function, arguments = program
     for precision in (None, "highest"):
 
         def fresh(*given: Any) -> Any:  # what is traced depends on the precision
@@ -152,15 +165,35 @@ def _plans(
             prepared = prepare(jax.make_jaxpr(fresh)(*arguments), row.name, machine_of(spec))
         found = survey(prepared, spec.units)
         ranked = sorted(zip(found.seconds, found.plans, strict=True), key=lambda pair: pair[0])
-        whole = [(seconds, plan) for seconds, plan in ranked if not plan.skip]
-        chosen = whole[:MOST_PLANS] if precision is None else whole[:1]
-        for rank, (seconds, plan) in enumerate(chosen):
-            if seconds <= WORTH * chosen[0][0]:
-                phase = "exact" if precision else "other" if rank else "best"
-                yield phase, plan.name, prepared.emitted[plan.candidate, 0]
-            if not precision and not rank:
-                program, candidate = prepared.programs[0], plan.candidate
-                yield "traced", plan.name, emit(program, prepared.machine, candidate=candidate, trace=STAGES)
+        whole = [(seconds, plan.candidate) for seconds, plan in ranked if not plan.skip]
+        translated, best = prepared.programs[0], whole[0][1]
+        stock = predict_stock(translated, spec, most_trips)
+        if precision:
+            yield _Planned("exact", best.name, prepared.emitted[best, 0], stock)
+            continue
+        for candidate in _worth(row, prepared, whole):
+            phase = "best" if candidate == best else "other"
+            yield _Planned(phase, candidate.name, prepared.emitted[candidate, 0], stock)
+        traced = emit(translated, prepared.machine, candidate=best, trace=STAGES)
+        yield _Planned("traced", best.name, traced, stock)
+
+
+def _worth(row: Row, prepared: Prepared, whole: Sequence[tuple[float, Candidate]]) -> Iterator[Candidate]:
+    """The candidates of a row that are packed, of all of them with their seconds, the best first. Of a batch
+    of loops, the best one of each way is packed whatever it takes: the model may be wrong."""
+    missing = {packed.BY_THREADS, packed.TOGETHER} if row.ensemble else set[str]()
+    for rank, (seconds, candidate) in enumerate(whole):
+        way = way_of(row, prepared.emitted[candidate, 0])
+        if way in missing or (rank < MOST_PLANS and seconds <= WORTH * whole[0][0]):
+            missing.discard(way)
+            yield candidate
+
+
+def way_of(row: Row, emitted: Emitted) -> str:
+    """The way in which a program runs a batch of loops; "" for other rows."""
+    if row.ensemble is None:
+        return ""
+    return packed.BY_THREADS if any(map(by_threads, walk(emitted.program.entry))) else packed.TOGETHER
 
 
 def crossing_of(emitted: Emitted) -> str:
@@ -173,45 +206,52 @@ def crossing_of(emitted: Emitted) -> str:
 
 
 def _packed(
-    row: Row, phase: str, name: str, artifact: Artifact, stock: float, spec: DeviceSpec
+    row: Row, plan: _Planned, artifact: Artifact, stock: float, spec: DeviceSpec, trips: Mapping[str, int]
 ) -> packed.Packed:
+    """`stock`: the difference of stock XLA to float64; `trips`: of unknown loops, by way."""
     assert artifact.launch is not None
-    tolerance = row.tolerance if phase == "exact" else max(row.tolerance, TF32_TOLERANCE)
+    exact = plan.phase == "exact" or row.ensemble is not None  # which has no products
+    tolerance = row.tolerance if exact else max(row.tolerance, TF32_TOLERANCE)
+    way = way_of(row, artifact.emitted)
     return packed.Packed(
-        phase,
-        name,
+        plan.phase,
+        plan.name,
         artifact.digest,
         crossing_of(artifact.emitted),
         artifact.launch.attribute,
         artifact.aliases,
         max(tolerance, OF_STOCK * stock),
-        predict(artifact.emitted, spec).seconds,
+        predict(artifact.emitted, spec, trips.get(way)).seconds,
+        plan.stock,
+        way,
     )
 
 
-def _built(row: Row, phase: str, name: str, emitted: Emitted) -> Artifact | None:
+def _built(row: Row, plan: _Planned) -> Artifact | None:
     """The program; None if it cannot be built and is not the best one."""
     try:
-        return build(emitted)
+        return build(plan.emitted)
     except BuildError as error:
-        if phase == "best":
+        if plan.phase == "best":
             raise
-        print(f"{row.name}, {name}, {phase}: {error}", flush=True)
+        print(f"{row.name}, {plan.name}, {plan.phase}: {error}", flush=True)
         return None
 
 
 def _add(pack: packed.Pack, row: Row, code: str, spec: DeviceSpec, small: bool) -> None:
     function, arguments = row.make(small)
-    described = _described(function, arguments)
-    answers, references = _answers(function, arguments) if row.name in packed.ANSWERED else ((), {})
-    plans = list(_plans(row, function, arguments, spec))
+    described = _described(function, arguments, row.strays)
+    asked = row.name in packed.ANSWERED
+    answers, references = _answers(function, arguments, row.strays) if asked else ((), {})
+    trips = row.ensemble.trips_by_way(small, spec.warp) if row.ensemble else {}
+    plans = list(_plans(row, (function, arguments), spec, trips.get(packed.TOGETHER)))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        artifacts = list(pool.map(lambda plan: _built(row, *plan), plans))
+        artifacts = list(pool.map(lambda plan: _built(row, plan), plans))
     programs: dict[str, packed.Packed] = {}
-    for (phase, name, _), artifact in zip(plans, artifacts, strict=True):
+    for plan, artifact in zip(plans, artifacts, strict=True):
         if artifact is None:
             continue
-        new = _packed(row, phase, name, artifact, described.stock, spec)
+        new = _packed(row, plan, artifact, described.stock, spec, trips)
         old = programs.setdefault(new.digest, new)  # without large products the exact program is the best one
         programs[new.digest] = replace(old, limit=min(old.limit, new.limit))
         if (table := artifact.emitted.stamps) is not None:
@@ -247,15 +287,14 @@ def make(folder: Path, spec: DeviceSpec, only: Sequence[str] = (), small: bool =
     facts |= _measures(pack, spec.arch)
     write(folder / "pack.json", facts)
     for name in wanted:
-        known = pack.row(name)
-        if known is not None and known.code == code:
+        if pack.has(name):
             print(f"{name}: is there", flush=True)
         else:
             missing += not _said(name, lambda name=name: _add(pack, ROWS[name], code, spec, small))
-    main = [row.name for row in pack.rows() if row.name in packed.MAIN]
+    timed = [row.name for row in pack.rows() if row.name in packed.TIMED]
     missing += not _said(
         packed.BUNDLE,
-        lambda: facts.update(bundle=bundle.make(folder / packed.BUNDLE, main, spec, small)),
+        lambda: facts.update(bundle=bundle.make(folder / packed.BUNDLE, timed, spec, small)),
     )
     write(folder / "pack.json", facts)
     size = pack.size()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.gpu.check import COMPILERS, Check
-from benchmarks.gpu.packed import ANSWERED, AUTO, MAIN, Pack
+from benchmarks.gpu.packed import ANSWERED, AUTO, TIMED, Pack
 from benchmarks.gpu.pool import Task
 from benchmarks.gpu.results import Results, is_good
 from benchmarks.gpu.run_pack import PackRun
@@ -76,7 +76,7 @@ def with_pack(check: Check) -> bool:
 def jax_stages(check: Check) -> Iterator[tuple[str, list[Task], int]]:
     """Sections, their tasks, and how many run at a time. Of rows whose best program has failed only stock
     XLA is timed: ours would fail again."""
-    rows = [row for row in MAIN if row in check.rows]
+    rows = [row for row in TIMED if row in check.rows]
     good = {row for row in rows if is_usable(check.results, row)}
     forget_without_ours(check.results, good)
     fresh = {"JAX_ENABLE_COMPILATION_CACHE": "false"}  # `build` dumps what XLA does not take from its cache

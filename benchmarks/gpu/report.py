@@ -10,10 +10,12 @@ from benchmarks.gpu import here
 from benchmarks.gpu.peers import FORMS
 from benchmarks.gpu.roofline import limit_seconds
 from benchmarks.gpu.targets import judged, measured_card
+from benchmarks.gpu.ways import compared
 from jax_cocktail.device.cards import spec_for
 from jax_cocktail.device.spec import DeviceSpec
 
 STATES = {True: "agrees", False: "DIFFERS", None: "not judged: this machine makes other inputs"}
+WAYS = ("by threads", "together", "stock")
 MOST_PLACES = 8  # that are listed of one reason
 PRECISIONS = ("highest", "default")
 Results = Mapping[str, Any]
@@ -26,7 +28,7 @@ def text(results: Results) -> str:
     parts = [_heading(results)]
     limit = _no_limit if results.get("small") else limit_seconds
     packed, kernels, predicted = (partial(table, limit=limit) for table in (_packed, _kernels, _predicted))
-    calls = (_timed, partial(_timed, section="torch"), _host, _answers)
+    calls = (_timed, partial(_timed, section="torch"), _host, _answers, _ways)
     card = (_compared, _figures, _litmus, _stock_loops, _captured)
     tables = (*calls, packed, kernels, *card, predicted)
     for table in tables:
@@ -113,6 +115,20 @@ def _answers(sections: Mapping[str, Any]) -> Iterator[str]:
 def _gap(value: float | None) -> str:
     """A difference, which JSON does not have if it is infinite."""
     return "inf" if value is None else f"{value:.1e}"
+
+
+def _ways(sections: Mapping[str, Any]) -> Iterator[str]:
+    """Batches of loops: a thread for each element, all elements together, and stock XLA."""
+    rows = tuple(compared(sections))
+    if rows:
+        heads = "".join(f"{way:>13}{'predicted':>11}{'off by':>8}" for way in WAYS)
+        yield f"{'batches of loops, us':22}{heads}{'ours':>11}{'differs by':>12}  jit takes   ranked"
+    for row in rows:
+        pairs = ((pair.measured, pair.predicted) for pair in (row.threads, row.together, row.stock))
+        columns = "".join(f"{_us(a):>13}{_us(b):>11}{_over(a, b):>8}" for a, b in pairs)
+        gap = "-" if row.difference is None else f"{row.difference:.1e}"
+        ranked = {True: "rightly", False: "WRONGLY", None: "-"}[row.ranked]
+        yield f"{row.row:22}{columns}{_us(row.ours):>11}{gap:>12}  {row.choice or '-':10}  {ranked}"
 
 
 def _litmus(sections: Mapping[str, Any]) -> Iterator[str]:

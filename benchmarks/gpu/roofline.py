@@ -17,16 +17,19 @@ work that is not on the chain, and waits that are longer than they need be.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from jax_cocktail.cost.gpu import call_seconds, kernel_spent
 from jax_cocktail.cost.kernel import kernel_of
+from jax_cocktail.cost.xla import xla_price
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
 from jax_cocktail.placement.mesh import UnitMesh
-from jax_cocktail.utask.ir import UProgram, by_threads, is_parallel, walk
+from jax_cocktail.schedule.unit_count import fix_unit_count
+from jax_cocktail.utask.ir import LoopUTask, Statement, UProgram, by_threads, is_parallel, walk
 from jax_cocktail.utask.plan import MemoryPlan
+from jax_cocktail.utask.rewrite import rewrite
 
 
 class Planned(Protocol):
@@ -47,7 +50,7 @@ class Planned(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of one call. Loops of unknown trip count are taken to run `ModelTuning.unknown_trips` times.
+    """Of one call.
 
     Attributes:
       seconds: with the launch.
@@ -64,14 +67,15 @@ class Prediction:
     bytes_by_level: Mapping[str, float]
 
 
-def predict(planned: Planned | UProgram, spec: DeviceSpec) -> Prediction:
-    """The prediction for a planned program; without a plan, on as many units as find work."""
+def predict(planned: Planned | UProgram, spec: DeviceSpec, unknown_trips: int | None = None) -> Prediction:
+    """The prediction for a planned program; without a plan, on as many units as find work. `unknown_trips`:
+    of loops whose trip count depends on data; None: as many as prices assume."""
     units = _units(planned, spec)
     if isinstance(planned, UProgram):
         kernel = kernel_of(planned, units, spec)
     else:
         kernel = kernel_of(planned.program, units, spec, planned.plan, planned.target.threads)
-    found = kernel_spent(kernel, spec)
+    found = kernel_spent(kernel, spec, unknown_trips=unknown_trips)
     return Prediction(
         seconds=call_seconds(found, kernel, spec),
         kernels=1,
@@ -79,6 +83,18 @@ def predict(planned: Planned | UProgram, spec: DeviceSpec) -> Prediction:
         flops=found.flops,
         bytes_by_level={"shared": found.bytes.shared, "l2": found.bytes.l2, "memory": found.bytes.memory},
     )
+
+
+def predict_stock(program: UProgram, spec: DeviceSpec, unknown_trips: int | None = None) -> float:
+    """Seconds of a call of a translated program under stock XLA's default."""
+
+    def known(statement: Statement) -> Statement:
+        if isinstance(statement, LoopUTask) and statement.trip_count is None:
+            return replace(statement, likely_trips=unknown_trips)
+        return statement
+
+    alone = fix_unit_count(program, 1)
+    return xla_price(alone if unknown_trips is None else rewrite(alone, known), spec).seconds
 
 
 def _units(planned: Planned | UProgram, spec: DeviceSpec) -> int:

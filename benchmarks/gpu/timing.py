@@ -21,7 +21,6 @@ from benchmarks.gpu.recorded import Recording, recording
 from benchmarks.gpu.rows import Row
 from jax_cocktail.runtime.cuda import card as gpu_card
 from jax_cocktail.runtime.cuda import measure as gpu_measure
-from jax_cocktail_tools.models import largest_difference
 
 WARM = 3  # the first call runs plainly, the second captures
 TURN_SECONDS = 5e-3  # calls of one turn go out together, with one wait at the end
@@ -95,7 +94,7 @@ def row(
         runs[form] = run
     expected = found["differences"].get("stock")
     found["differences"] = {
-        form: largest_difference(result, expected)
+        form: row.difference(result, expected)
         for form, result in found["differences"].items()
         if expected is not None
     }

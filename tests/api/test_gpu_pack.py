@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import bundle, inputs, items, latency, pack, packed, worker
+from benchmarks.gpu.ensembles import ENSEMBLES
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.errors import BuildError
@@ -45,7 +46,7 @@ def there(made, tmp_path, monkeypatch):
 
 
 def test_every_row_has_a_place():
-    assert sorted(packed.ORDER) == sorted(ROWS)
+    assert sorted(packed.ORDER) == sorted(ROWS) and tuple(ENSEMBLES) == packed.ENSEMBLES
 
 
 def test_pack(there):
@@ -233,7 +234,7 @@ def test_a_plan_that_cannot_be_built_is_left_out(monkeypatch, capsys):
         raise BuildError("too many registers", "fewer threads")
 
     monkeypatch.setattr(pack, "build", build)
-    assert pack._built(ROWS[ROW], "other", "132 units", None) is None
+    assert pack._built(ROWS[ROW], pack._Planned("other", "132 units", None, 1.0)) is None
     assert "132 units, other: too many registers" in capsys.readouterr().out
     with pytest.raises(BuildError):
-        pack._built(ROWS[ROW], "best", "132 units", None)
+        pack._built(ROWS[ROW], pack._Planned("best", "132 units", None, 1.0))

@@ -10,12 +10,13 @@ import pytest
 
 from benchmarks.gpu import fit as model
 from benchmarks.gpu.fit import FURTHEST, Fitted, fit, fitted, tau
-from benchmarks.gpu.kernels import Measured, load, measured, path_of, spec_of, store
+from benchmarks.gpu.kernels import Kernels, Measured, load, measured, path_of, spec_of, store
 from jax_cocktail.cost.gpu import kernel_spent
 from jax_cocktail.cost.latency import clocks
 from jax_cocktail.device import templates
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.templates import FIRST, GENERATIONS
+from jax_cocktail.device.tuning import MODEL
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 # A record is held to the model once `gpu_check.py --fit` has written its kernels beside it.
@@ -76,6 +77,14 @@ def test_tau_counts_pairs():
     assert case((1, 1), (2, 2), (3, 3)) == 1
     assert case((3, 1), (2, 2), (1, 3)) == -1
     assert case((1, 1), (3, 2), (2, 3)) == pytest.approx(1 / 3)
+
+
+def test_trips_of_a_plan():
+    """Those of the row, unless plans differ in them."""
+    kernels = Kernels("first", {"one": 7, "two, 132 units": 171, "two": 261}, {})
+    assert kernels.trips_of("one", "132 units") == 7
+    assert kernels.trips_of("two", "132 units") == 171 and kernels.trips_of("two", "1 unit") == 261
+    assert kernels.trips_of("three", "1 unit") == MODEL.unknown_trips
 
 
 def test_a_kernel_fits_within_the_factor():

@@ -78,6 +78,30 @@ def test_goals_and_limits_are_those_of_today(run):
     assert f"worst model | <= 2 x | {5e-5 / limit:.3g} x | missed |" in goals
 
 
+def test_ways_of_a_batch_of_loops(run):
+    """The prices of both beside what they took, and whether the model takes the faster one."""
+    assert "No batch of loops has run on Card yet." in TABLES["elements"](run)
+    row, sections = "lorenz/100000", run.figures["sections"]
+    times = {"by threads": (1e-4, 2e-4), "together": (5e-5, 7e-4)}
+    sections["kernels"] = {
+        row: {
+            way: {
+                "way": way,
+                "phase": "other",
+                "seconds": seconds,
+                "predicted_seconds": predicted,
+                "predicted_stock_seconds": 1e-2,
+            }
+            for way, (seconds, predicted) in times.items()
+        }
+    }
+    line = f"| {row} | 100 | 200 | 50 | 700 | - | 10,000 | - | the slower way |"
+    assert line in TABLES["elements"](run)
+    sections["times"][row] = {"seconds": {"stock": 8e-3, "ours": 1e-4}}
+    line = f"| {row} | 100 | 200 | 50 | 700 | 8,000 | 10,000 | 80 | the slower way |"
+    assert line in TABLES["elements"](run)
+
+
 def test_forms_of_stock_that_were_timed_have_a_column(run):
     assert "| stock | captured | stock / ours |" in TABLES["calls"](run)
     run.figures["sections"]["times"]["a/1"]["seconds"]["graphs_unrolled"] = 8e-6
