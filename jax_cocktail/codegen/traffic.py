@@ -30,7 +30,7 @@ from jax_cocktail.cost.vector import Vector
 from jax_cocktail.cost.work import rows, runs
 from jax_cocktail.device.block import USUAL_BLOCK, Block
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.device.tuning import BLOCK, ELEMENTS
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -199,7 +199,7 @@ class _Model:
             self.region(loop.condition, tuple(share * tests for share in shares))
         inside = tuple(share * trips for share in shares)
         if loop.parallel and not self.part_depth:
-            count, number, run = loop.trip_count or 0, len(shares), ELEMENTS.run if by_threads(loop) else 1
+            count, number, run = loop.trip_count or 0, len(shares), self.block.warp if by_threads(loop) else 1
             order = [(unit - loop.first) % number for unit in range(number)]
             runs_of = [range(run * k, count, run * number) for k in order]
             parts = [sum(min(run, count - first) for first in each) for each in runs_of]

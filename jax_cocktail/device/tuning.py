@@ -138,7 +138,6 @@ class ElementTuning:
     fewest: int = 64  # elements: fewer leave most lanes of a few warps idle
     most: int = 1 << 30  # elements: positions are counted in 32 bits, a step of all threads at a time
     enough: int = 1 << 17  # elements, which fill a card: then further axes of a batch stay arrays
-    run: int = 32  # of them are worth a unit of their own: a warp
     numbers: int = 64  # of an array of one element, each of which is a register
     carried: int = 256  # numbers of all arrays that a loop carries for one element
     statements: int = 20000  # of the code for one element

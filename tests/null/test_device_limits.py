@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.classes import AxisClass
+from jax_cocktail.codegen.traffic import traffic
 from jax_cocktail.cost.price import barriers_per_iteration
 from jax_cocktail.cost.unit_time import Part, arithmetic, seconds_by_share, unit_seconds
+from jax_cocktail.device.amd import MI250X, MI300X, RX_7900_XTX
 from jax_cocktail.device.nvidia import A100, H200
 from jax_cocktail.device.unit import unit_of
 from jax_cocktail.placement.limits import limits_for
@@ -200,6 +202,22 @@ def test_a_block_has_lanes_to_fill():
 def test_short_rows_have_a_thread_each():
     (loop,) = filter(by_threads, walk(plan_for(rowwise(4096, 3, 200)).program.entry))
     assert loop.trip_count == 4096
+
+
+@pytest.mark.parametrize("spec", [H200, MI250X, MI300X, RX_7900_XTX], ids=lambda spec: spec.arch)
+@pytest.mark.parametrize("rows", [4096, 4100])
+def test_a_unit_takes_whole_warps_of_short_rows(spec, rows):
+    """Of as many threads as the card's warps have, which load together. No other unit moves bytes."""
+    found = plan_for(rowwise(rows, 3, 200), spec=spec)
+    warps = -(-rows // spec.warp)
+    assert found.plan.most_units == warps and found.mesh.units == min(warps, spec.units)
+    units = traffic(found.program, found.plan, spec.units, vector=0, block=spec.block(256)).units
+    assert len(units) == found.mesh.units
+    taken = [unit["result 0"].stored / 12 for unit in units]  # rows, of three numbers
+    assert sum(taken) == rows and max(taken) == -(-warps // len(units)) * spec.warp
+    rest = [n % spec.warp for n in taken]
+    last = (warps - 1) % len(units)
+    assert rest.pop(last) == rows % spec.warp and not any(rest)
 
 
 @pytest.mark.parametrize("batch", [1, 5])

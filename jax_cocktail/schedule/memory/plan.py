@@ -20,8 +20,9 @@ from jax_cocktail.utask.plan import ALIGNMENT, MemoryPlan, Slot, Usage, layouts_
 from jax_cocktail.utask.types import Value
 
 
-def plan_memory(program: UProgram, near: int | None = None, units: int = 0) -> MemoryPlan:
-    """Expects a stitched program. `units`: the most that share the trips of loops by threads; 0: any number.
+def plan_memory(program: UProgram, near: int | None = None, units: int = 0, warp: int = 1) -> MemoryPlan:
+    """Expects a stitched program. `units`: the most that share the trips of loops by threads, 0 for any
+    number; `warp`: such trips that one unit takes together.
 
     `near`: bytes of small, fast memory that each unit has (the shared memory of a thread block); None if a
     unit's own memory is like any other.
@@ -52,7 +53,7 @@ def plan_memory(program: UProgram, near: int | None = None, units: int = 0) -> M
     operators = (s for s in walk(program.entry) if isinstance(s, UOperator))
     scratch = max((scratch_bytes(s) for s in operators), default=0)
     free = [g for g in groups if g[0] not in slots]
-    sharing = sharing_of(program, layouts, classes.find, {classes.find(r) for r in slots}, units)
+    sharing = sharing_of(program, layouts, classes.find, {classes.find(r) for r in slots}, units, warp)
     plan = MemoryPlan(layouts, slots, aliases, 0)
     if sharing is None:
         return _with_own(plan, free, live, scratch, "workspace", near)

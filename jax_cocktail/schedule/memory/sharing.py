@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from jax_cocktail.analysis.scopes import Scope, program_scope
-from jax_cocktail.device.tuning import ELEMENTS, PROGRAM
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -47,13 +47,19 @@ class Sharing:
 
 
 def sharing_of(
-    program: UProgram, layouts: Mapping[Value, Layout], find: Find, placed: set[Value], units: int = 0
+    program: UProgram,
+    layouts: Mapping[Value, Layout],
+    find: Find,
+    placed: set[Value],
+    units: int = 0,
+    warp: int = 1,
 ) -> Sharing | None:
     """None if the program has no parallel loop. `placed`: leaders in operands, results and constants;
-    `units`: the most that share the trips of loops by threads, 0 for any number."""
+    `units`: the most that share the trips of loops by threads, 0 for any number; `warp`: trips of such loops
+    that one unit takes together."""
     if program_scope(program) is not Scope.DEVICE:
         return None
-    survey = _Survey(layouts, find, units)
+    survey = _Survey(layouts, find, units, warp)
     survey.region(program.entry)
     survey.shared |= placed
     inside = {find(layouts[v].root) for v in survey.inside if v in layouts}
@@ -68,8 +74,8 @@ def sharing_of(
 class _Survey:
     """Collects where values are defined, and the classes that must be shared together."""
 
-    def __init__(self, layouts: Mapping[Value, Layout], find: Find, units: int) -> None:
-        self.layouts, self.find, self.units = layouts, find, units
+    def __init__(self, layouts: Mapping[Value, Layout], find: Find, units: int, warp: int) -> None:
+        self.layouts, self.find, self.units, self.warp = layouts, find, units, warp
         self.inside: list[Value] = []  # defined in the body of a parallel loop
         self.mesh: set[Value] = set()  # leaders with a member at device scope
         self.shared: set[Value] = set()
@@ -116,7 +122,7 @@ class _Survey:
         trips = loop.trip_count or 0
         if not by_threads(loop):
             return trips
-        runs = -(-trips // ELEMENTS.run)
+        runs = -(-trips // self.warp)
         return min(runs, self.units) if self.units else runs
 
     def _written(self, statement: Statement) -> None:

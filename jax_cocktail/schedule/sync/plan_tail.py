@@ -92,7 +92,7 @@ def _memory_plan(program: UProgram, machine: Machine, cluster: int, units: int) 
         return plan_memory(program)
     template_bytes = machine.target.template_bytes(program)
     near = _near_bytes(program, machine, cluster) - template_bytes - MAILBOX_BYTES
-    plan = plan_memory(program, near, units)
+    plan = plan_memory(program, near, units, machine.spec.warp)
     own_bytes = (-(-plan.own_bytes // MAILBOX_BYTES) + 1) * MAILBOX_BYTES
     return replace(plan, template_bytes=template_bytes, own_bytes=own_bytes)
 
