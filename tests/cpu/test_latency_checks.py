@@ -9,6 +9,7 @@ import json
 
 import pytest
 
+from benchmarks.gpu.elements import BY_HAND, emulated_cycles
 from benchmarks.gpu.sass.emulate import LAYOUTS
 from benchmarks.gpu.sass.machine import Multiprocessor, machine_for
 from benchmarks.gpu.sass.programs import record, recorded_card
@@ -22,6 +23,7 @@ CASES = [
     ("sm_80", "nasrnn/1"),
     ("sm_100", "attention/1"),
 ]
+BY_HAND_FACTOR = 1.3
 
 
 @pytest.mark.skipif(not sass.tools(), reason=sass.NO_TOOLS)
@@ -32,6 +34,15 @@ def test_row(arch, row):
         pytest.skip("nothing is recorded for this release of nvcc")
     problem = latency_checks.problem(latency_checks.found(row, arch), known[row])
     assert not problem, f"{problem}; if meant: python -m tests.cpu.latency_checks {arch} {row} --update"
+
+
+@pytest.mark.skipif(not sass.tools(), reason=sass.NO_TOOLS)
+@pytest.mark.parametrize("row", BY_HAND)
+def test_elements_beside_code_by_hand(row):
+    """A thread runs the loop of an element as if somebody had written it in CUDA."""
+    nvcc()
+    ours, by_hand = emulated_cycles(row)
+    assert by_hand > 1000 and ours <= BY_HAND_FACTOR * by_hand
 
 
 def test_what_is_recorded():

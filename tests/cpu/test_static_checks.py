@@ -22,7 +22,7 @@ from tests.cpu.cuda_compilers import nvcc, nvrtc
 SLOW = ("skipnet/1", "lstm/64", "blockdrop/64", "blockdrop/1", "lstm/1")
 # Where an architecture makes a difference: products on tensor cores, copies ahead, exchange between blocks.
 ELSEWHERE = ("nasrnn/1", "nasrnn/64", "attention/1", "seq2seq/1", "rae/1", "vmapped_while")
-USUAL = ("nasrnn/1", "attention/1", "rae/1")
+USUAL = ("nasrnn/1", "attention/1", "rae/1", "collatz/10000", "lorenz/100000")
 CASES = [
     *(("sm_90", row) for row in ROWS if not row.endswith("_gradient")),
     *((arch, row) for arch in ("sm_80", "sm_100") for row in ELSEWHERE),
@@ -49,6 +49,15 @@ def test_program(arch, row):
     if known is not None:
         differ = static_checks.differences(static_checks.plain(numbers), known)
         assert differ == [], f"if meant: python -m tests.cpu.static_checks {arch} {row} --update"
+
+
+@pytest.mark.parametrize("row", ["collatz/10000", "collatz/1000000", "lorenz/100000"])
+def test_threads_of_elements_meet_nowhere(row):
+    """Where a program is one loop of which each element has a thread: no barrier is recorded."""
+    for release in json.loads((static_checks.RECORDED / "sm_90.json").read_text()):
+        (program,) = static_checks.recorded(row, "sm_90", release)
+        assert program["block_barriers"] == program["waits"] == 0 < program["units"]
+        assert all(kernel["barriers"] == kernel["spill_bytes"] == 0 for kernel in program["kernels"].values())
 
 
 @pytest.mark.sampled(1)

@@ -11,6 +11,7 @@ from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.types import Value
 from tests.null.gpus import recurrence
+from tests.null.lanes import lock_step
 from tests.null.programs import branch, build, counted, elementwise, while_loop
 from tests.null.wavefronts import stacked_lstm
 
@@ -118,6 +119,65 @@ def softmax() -> UProgram:
     return build(["float32[4,8]"], body)
 
 
+def collatz(count: int) -> UProgram:
+    """`vmap` of a while loop of two scalars, as many threads as elements: no block barrier, no array."""
+
+    def body(b: Builder, numbers: Value) -> tuple[Value, ...]:
+        def all_of(value: int) -> Value:
+            return b.full(value, "int32", (count,))
+
+        def step(n: Value, steps: Value) -> tuple[Value, ...]:
+            rest = elementwise(b, "rem", n, all_of(2))
+            even = elementwise(b, "eq", rest, all_of(0), dtype="bool")
+            half = elementwise(b, "div", n, all_of(2))
+            odd = elementwise(b, "add", elementwise(b, "mul", n, all_of(3)), all_of(1))
+            return elementwise(b, "select", even, half, odd), elementwise(b, "add", steps, all_of(1))
+
+        def going(n: Value, _: Value) -> Value:
+            return elementwise(b, "gt", n, all_of(1), dtype="bool")
+
+        return lock_step(b, (numbers, all_of(0)), going, step)[1:]
+
+    return build([f"int32[{count}]"], body)
+
+
+def lorenz(count: int) -> UProgram:
+    """`vmap` of 500 Runge-Kutta steps of three numbers, a thread for each element: its state in registers."""
+
+    def body(b: Builder, states: Value) -> tuple[Value, ...]:
+        def scaled(factor: float, x: Value) -> Value:
+            return elementwise(b, "mul", b.full(factor, "float32", x.type.shape), x)
+
+        def moved(s: Value, h: float, slope: Value) -> Value:
+            return elementwise(b, "add", s, scaled(h, slope))
+
+        def slope(s: Value) -> Value:
+            def column(k: int) -> Value:
+                part = b.emit("slice", (s,), "float32", (count, 1), starts=(0, k), strides=(1, 1))
+                return b.reshape(part, (count,))
+
+            x, y, z = map(column, range(3))
+            right = scaled(10.0, elementwise(b, "sub", y, x))
+            falling = elementwise(b, "sub", b.full(28.0, "float32", (count,)), z)
+            up = elementwise(b, "sub", elementwise(b, "mul", x, falling), y)
+            out = elementwise(b, "sub", elementwise(b, "mul", x, y), scaled(8 / 3, z))
+            rows = tuple(b.reshape(v, (count, 1)) for v in (right, up, out))
+            return b.emit("concatenate", rows, "float32", (count, 3), dimension=1)
+
+        def step(_: Value, s: Value) -> tuple[Value, ...]:
+            first = slope(s)
+            second = slope(moved(s, 0.005, first))
+            third = slope(moved(s, 0.005, second))
+            fourth = slope(moved(s, 0.01, third))
+            inner = elementwise(b, "add", scaled(2.0, second), scaled(2.0, third))
+            outer = elementwise(b, "add", first, fourth)
+            return (moved(s, 0.01 / 6, elementwise(b, "add", inner, outer)),)
+
+        return counted(b, 500, (states,), step)
+
+    return build([f"float32[{count},3]"], body)
+
+
 PROGRAMS: dict[str, Callable[[], UProgram]] = {
     f.__name__: f for f in (lstm_cell, greedy_decoder, skipped_branch, swapped_carries, updated_row, softmax)
 }
@@ -136,6 +196,9 @@ DIVIDED = {
     # the rows of a batch are independent: one parallel loop around the loop over time
     "batch_2_cores": Divided(partial(recurrence, 64, 256, 5), Candidate(2)),
     "batch_4_blocks": Divided(partial(recurrence, 64, 256, 5), Candidate(4), on_gpu=True),
+    # each thread runs the loop of one element: no barrier, not even of a block
+    "collatz_132_blocks": Divided(partial(collatz, 10**4), Candidate(132), on_gpu=True),
+    "lorenz_132_blocks": Divided(partial(lorenz, 10**5), Candidate(132), on_gpu=True),
     # features of one LSTM layer: one barrier per step, with work between its arrive and its wait
     "lstm_2_cores": Divided(partial(stacked_lstm, 1, 4, 1, 128), Candidate(2)),
     # the same on a GPU: an exchange of the hidden state replaces the barrier

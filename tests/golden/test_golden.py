@@ -12,7 +12,7 @@ import pytest
 
 from jax_cocktail.codegen.text import STORAGE
 from jax_cocktail.compiler import emit
-from jax_cocktail.utask.ir import LoopUTask, is_parallel, operators_in, walk
+from jax_cocktail.utask.ir import LoopUTask, by_threads, is_parallel, operators_in, walk
 from tests.golden.programs import DIVIDED, PROGRAMS
 from tests.golden.texts import digests, divided, texts
 from tests.null.programs import build
@@ -87,6 +87,20 @@ def test_a_batch_needs_no_barrier(name):
     (outer,) = (s for s in entry.body if isinstance(s, LoopUTask))
     assert outer.parallel and any(isinstance(s, LoopUTask) for s in walk(outer.body))
     assert not any(count(entry, kind) for kind in ("arrive", "wait", "exchange"))
+
+
+@pytest.mark.parametrize("name", ["collatz_132_blocks", "lorenz_132_blocks"])
+def test_elements_have_threads(name):
+    """Nothing of a loop is in memory, and nobody waits for anybody."""
+    emitted = divided(name)
+    (loop,) = filter(by_threads, walk(emitted.program.entry))
+    assert not any(
+        count(emitted.program.entry, kind) for kind in ("block_barrier", "arrive", "wait", "exchange")
+    )
+    assert emitted.plan.workspace_bytes == 0 and "ck_block_barrier" not in emitted.source
+    (inner,) = (s for s in walk(loop.body) if isinstance(s, LoopUTask))
+    assert all(value.type.is_scalar for value in inner.carried)
+    assert not any(o.kind in ("slice", "dynamic_slice", "concatenate") for o in operators_in(inner.body))
 
 
 def test_one_barrier_per_step():
