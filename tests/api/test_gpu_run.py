@@ -125,21 +125,21 @@ def answers(data):
 
 @pytest.mark.long
 def test_the_whole_pack(tmp_path, monkeypatch):
-    """All rows, figures and litmus tests take less than 150 s. Cut off three times and resumed, they are what
+    """All rows, figures and litmus tests take less than 180 s. Cut off three times and resumed, they are what
     an uninterrupted run finds; figures of the card and litmus tests are there after 25 s."""
     monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(FakeCard(tmp_path).path))
     monkeypatch.setenv("FAKE_FACTS", small_pack.CARD)
     folder = small_pack.made(tmp_path / "pack", packed.ORDER)
-    words = [sys.executable, str(CHECK), "--run", str(folder), "--budget", "150"]
+    words = [sys.executable, str(CHECK), "--run", str(folder), "--budget", "180"]
     start = time.monotonic()
     whole = subprocess.run([*words, "--out", str(tmp_path / "whole")], capture_output=True, text=True)
-    assert whole.returncode == 1 and time.monotonic() - start < 150, whole.stdout + whole.stderr
+    assert whole.returncode == 1 and time.monotonic() - start < 180, whole.stdout + whole.stderr
     (path,) = (tmp_path / "whole").glob("gpu_check_*.json")
     expected = answers(json.loads(path.read_text()))
     assert sum(where[0] == "kernels" for where in expected) > 80
     assert all(ok for where, (ok, _, _) in expected.items() if where[0] in ("kernels", "host"))
     resumed = []
-    for seconds in (25, 8, 8, 150):  # the command needs some to begin
+    for seconds in (25, 8, 8, 180):  # the command needs some to begin
         process = subprocess.Popen(
             [*words, "--out", str(tmp_path / "parts"), *resumed], start_new_session=True
         )
