@@ -129,6 +129,7 @@ class _Timer:
     units: int
     block: int  # threads
     together: int  # blocks on one multiprocessor, which share its rates but not its latencies
+    diverges: bool = False  # in trips of threads: the lanes of a warp may take all sides of a branch, in turn
 
     def all(self, nodes: Iterable[Node], alone: bool) -> Spent:
         found = self._each(0.0)
@@ -172,7 +173,7 @@ class _Timer:
 
     def _threads(self, node: Each) -> Spent:
         """Warps hide the latency of each other, as long as the schedulers have slots left."""
-        one = self.all(node.body, alone=True)
+        one = replace(self, diverges=True).all(node.body, alone=True)
         warps = ceil(node.count / self.spec.warp / self.units)
         together = min(warps, self.block // self.spec.warp)
         slots = _SCHEDULERS * self.templates.scalar
@@ -186,7 +187,7 @@ class _Timer:
             return max(sides, key=lambda side: side.seconds)
         found = self._each(self._clocks(scalar=2))
         for side in sides:
-            found += side.times(1 / len(sides))
+            found += side if self.diverges else side.times(1 / len(sides))
         return found
 
     def _work(self, node: Work, alone: bool) -> Spent:

@@ -144,6 +144,7 @@ class ElementTuning:
     block_numbers: int = 4096  # of an array of one element, at most, if a block runs it
     most_blocks: int = 1 << 16  # elements that blocks run; each may have memory of its own
     branch_flops: float = 64.0  # of a side of a select, from which only elements that take it compute it
+    side_flops: float = 256.0  # the same outside of their loops, of a side without a loop
     slots: int = 128  # elements computed together if they share weights: rows that fill matrix instructions
     pieces: int = 16  # of a slot's large array that blocks fill side by side
     uneven: int = 4  # the trips of the longest element, by the mean: half that of 400 exponential lengths

@@ -17,7 +17,7 @@ from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import PORTABLE_CLUSTER
 from jax_cocktail.device.tuning import BLOCK, MODEL
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, regions_of, walk
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, is_a, regions_of, walk
 from jax_cocktail.utask.types import Source
 
 MOST_UNITS = 256  # of the runtime: CK_MOST_UNITS of `cpu_src/cocktail_units.h`
@@ -33,14 +33,16 @@ def candidates(programs: Sequence[UProgram], units: int, machine: Machine = HOST
         own; placement decides how many units an axis takes (`DeviceLimits.communicating`).
     """
     statements = [s for program in programs for s in walk(program.entry)]
-    divisible = any(isinstance(s, LoopUTask) for s in statements) and len(statements) <= MODEL.many_statements
+    few = len(statements) <= MODEL.many_statements
+    divisible = few and any(isinstance(s, LoopUTask) for s in statements)
     most = min(units, MOST_UNITS)
     ways = (True, False) if divisible else (True,)
     found = [Candidate(count, distribute) for count in (1, most) for distribute in ways]
     if machine.is_gpu and divisible:
         found.append(Candidate(most, pipeline=True))
-        if _has_elements(programs):
-            found.append(Candidate(most, elements=False))
+    may_branch = few and any(is_a(s, "select") for s in statements)
+    if machine.is_gpu and (divisible or may_branch) and _has_elements(programs):
+        found.append(Candidate(most, elements=False))
     if machine.spec is not None and machine.spec.cluster_units > 1:
         sizes = sorted({min(count, most) for count in (PORTABLE_CLUSTER, machine.spec.cluster_units)})
         found += [Candidate(count, cluster=True) for count in sizes]

@@ -22,8 +22,8 @@ class Candidate:
         units; False if one after the other. Requires several units and `distribute`.
       cluster: True if the units are thread blocks of one cluster, which have a barrier in hardware and
         reach each other's shared memory; at most `MOST_IN_CLUSTER` of them.
-      elements: True if a thread or a block of a GPU runs the loop of one batch element where it can; False if
-        all of them stay together.
+      elements: True if a thread or a block of a GPU runs the loop or branch of one batch element where it
+        can; False if all of them stay together.
       threads: of a unit that is a block of threads; 0: as many as the target has by default.
     """
 

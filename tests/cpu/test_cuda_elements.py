@@ -12,32 +12,11 @@ from hypothesis import strategies as st
 import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.utask.ir import by_threads, walk
+from tests.cpu.by_threads import run
 from tests.cpu.emulated import WAVES, Emulation
 from tests.cpu.runner import EAGER
 from tests.strategies import check_state, initial_state, programs
 from tests.strategies import run as random_run
-
-KERNELS = ("ck_resident", "ck_portable")
-
-
-def run(monkeypatch, function, arguments, units=3, loops=1, **how):
-    """Compares both kernels with stock. `loops`: the number of loops by threads."""
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
-    emulation = Emulation(launches=[], **how).install(monkeypatch)
-    ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": units})
-    expected = jax.jit(function)(*arguments)
-    for emulation.kernel in KERNELS:
-        jax.tree.map(close, ours(*arguments), expected)
-    emitted = emulation.launches[0][0]
-    assert sum(map(by_threads, walk(emitted.program.entry))) == loops, emitted.remarks
-    return emitted
-
-
-def close(ours, stock):
-    if np.issubdtype(stock.dtype, np.inexact):
-        np.testing.assert_allclose(ours, stock, rtol=2e-5, atol=2e-5)
-    else:
-        np.testing.assert_array_equal(ours, stock)
 
 
 def collatz(n):

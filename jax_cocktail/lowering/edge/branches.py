@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from jax.extend import core as jex
 
-from jax_cocktail.lowering.edge.adapter import primitive_name
+from jax_cocktail.lowering.edge.adapter import holds_control_flow, primitive_name
 from jax_cocktail.primitives.jaxprs import equations_in, nested_jaxprs, open_jaxpr
 
 
 def choices(
     equations: Sequence[Any], results: Sequence[Any], is_expensive: Callable[[Any], bool]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """The selects of vmapped branches that have an expensive side.
+    """The selects of vmapped branches that have an expensive side, or one with control flow.
 
     Returns:
       The positions of these selects, and the positions of these selects together with all equations that only
@@ -38,7 +38,7 @@ def choices(
     members: set[int] = set()
     for group in _branches(equations):
         sides = _sides(equations, group, readers)
-        if any(is_expensive(equations[p]) for p in sides):
+        if any(is_expensive(equations[p]) or holds_control_flow(equations[p]) for p in sides):
             selects |= group
             members |= sides | group
     return frozenset(selects), frozenset(members)

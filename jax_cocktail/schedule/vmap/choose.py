@@ -75,15 +75,14 @@ class Chooser:
     # -- worth -----------------------------------------------------------------------------------------
     def _parts(self, choices: Choices, group: Group, groups: Sequence[Group]) -> tuple[_Part | None, ...]:
         """The false and true sides, None if not worth sinking."""
+        if group.root.type.size == 1:  # a branch, in which branches inside of a side stay
+            return tuple(_Part(side.positions) for side in group.sides)
         found: list[_Part | None] = []
         for wanted in (False, True):
             side = group.sides[wanted]
             own = choices.own_flops(side, groups, self.limits.branch_flops, self._done)
-            part = None
-            if own >= self.limits.branch_flops * group.root.type.size:
-                one = group.root.type.size == 1
-                part = _Part(side.positions) if one else self._cut(choices, group, wanted)
-            found.append(part)
+            worth = own >= self.limits.branch_flops * group.root.type.size
+            found.append(self._cut(choices, group, wanted) if worth else None)
         return tuple(found)
 
     def _cut(self, choices: Choices, group: Group, wanted: bool) -> _Part | None:

@@ -25,6 +25,7 @@ from jax_cocktail.utask.ir import (
     defined_in,
     is_a,
     operators_in,
+    reads,
 )
 from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.substitute import FreshValues
@@ -95,12 +96,18 @@ class Cut:
 
     @property
     def common(self) -> frozenset[int]:
-        """The positions of the statements that all batch elements share."""
-        return frozenset(
+        """The positions of the statements that all batch elements share, and of what these need."""
+        found = {
             position
             for position, statement in enumerate(self.statements)
             if not any(self.wanted.get(v, set()) - {None} for v in statement.outputs)
-        )
+        }
+        needed = {v for position in found for v in reads(self.statements[position])}
+        for position in range(len(self.statements) - 1, -1, -1):
+            if position not in found and not needed.isdisjoint(self.statements[position].outputs):
+                found.add(position)
+                needed.update(reads(self.statements[position]))
+        return frozenset(found)
 
     # -- planning ----------------------------------------------------------------------------------------
     def _plan(self, statements: Sequence[Statement], wanted: Wanted) -> None:

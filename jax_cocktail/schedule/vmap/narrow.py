@@ -82,7 +82,15 @@ class Narrowing:
 
     # -- products ----------------------------------------------------------------------------------------
     def _dot(self, dot: UOperator) -> UOperator:
-        """Turns the batch axes into rows of the left side, if the right side is broadcast along them."""
+        """Turns the batch axes into rows of one side, if the other one is broadcast along them."""
+        found = self._rows(dot)
+        if found is dot and (swapped := _swapped(dot)) is not None:
+            other = self._rows(swapped)
+            found = dot if other is swapped else other
+        return found
+
+    def _rows(self, dot: UOperator) -> UOperator:
+        """The product with the batch axes as rows of the left side, if they can be."""
         left, right = dot.inputs
         source = self._broadcast(right)
         names = ("lhs_batch", "lhs_contract", "rhs_batch", "rhs_contract")
@@ -101,10 +109,19 @@ class Narrowing:
             or len(dimensions) + len(rhs_batch) != right.type.rank
         ):
             return dot
-        attributes = (
-            ("lhs_batch", ()),
-            ("lhs_contract", lhs_contract),
-            ("rhs_batch", ()),
-            ("rhs_contract", tuple(dimensions.index(d) for d in rhs_contract)),
-        )
+        contracted = tuple(dimensions.index(d) for d in rhs_contract)
+        axes = {"lhs_batch": (), "rhs_batch": (), "rhs_contract": contracted}
+        attributes = tuple((name, axes.get(name, given)) for name, given in dot.attributes)
         return replace(dot, inputs=(left, x), attributes=attributes)
+
+
+def _swapped(dot: UOperator) -> UOperator | None:
+    """The product with its sides exchanged, if the result is the same: the right one has no columns."""
+    left, right = dot.inputs
+    names = ("lhs_batch", "lhs_contract", "rhs_batch", "rhs_contract")
+    lhs_batch, lhs_contract, rhs_batch, rhs_contract = (dot[name] for name in names)
+    if right.type.rank != len(dot.ints("rhs_batch")) + len(dot.ints("rhs_contract")):
+        return None
+    exchanged = dict(zip(names, (rhs_batch, rhs_contract, lhs_batch, lhs_contract), strict=True))
+    attributes = tuple((name, exchanged.get(name, given)) for name, given in dot.attributes)
+    return replace(dot, inputs=(right, left), attributes=attributes)

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from jax_cocktail.device.tuning import BATCH, BatchTuning
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
+from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.vmap.choose import Chooser
 from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
 from jax_cocktail.schedule.vmap.emit import Emitter, one_by_one
@@ -46,6 +47,13 @@ def branches_inside(region: Region, fresh: FreshValues, flops: float) -> Region:
     many flops."""
     limits = replace(BATCH, branch_flops=flops)
     return _Recovery(fresh, 1, nobody, limits).region(region, inside=True)
+
+
+def narrowed(program: UProgram) -> UProgram:
+    """The program without broadcasts of what all batch elements share (see `narrow`)."""
+    recovery = _Recovery(FreshValues(program), 1, nobody, BATCH)
+    # predicates of vectors and of numbers may be the same one then
+    return simplify(map_regions(program, recovery.narrowed))
 
 
 class _Recovery:

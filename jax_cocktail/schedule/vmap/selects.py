@@ -15,6 +15,8 @@ from jax_cocktail.cost.work import total
 from jax_cocktail.utask.ir import Statement, UOperator, is_a, reads
 from jax_cocktail.utask.types import Value
 
+_Rooted = tuple[int, int, tuple[int, ...]]  # position of a select, shortest batch axis, place
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -26,14 +28,20 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Selects by one predicate. `root`: the predicate per batch element (or for all); `along`: its batch
-    axis; `axes`: the batch axis of each select; `sides`: the false and the true one."""
+    """Selects by one predicate. `root`: the predicate per batch element (or for all); `along`: its shortest
+    batch axis; `places`: for each select, its axis for each axis of the predicate; `sides`: the false and the
+    true one."""
 
     root: Value
     along: int
     positions: tuple[int, ...]
-    axes: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]
     sides: tuple[Side, Side]
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The axis of each select that is the shortest batch axis."""
+        return tuple(place[self.along] if place else 0 for place in self.places)
 
     @property
     def elements(self) -> int:
@@ -46,12 +54,17 @@ class Group:
 
 
 class Choices:
-    """The selects of one region."""
+    """The selects of one region. `masks`: also those by a mask of several axes that gives every element of
+    the result its own predicate."""
 
     def __init__(
-        self, body: Sequence[Statement], results: Sequence[Value], outer: MutableMapping[Value, UOperator]
+        self,
+        body: Sequence[Statement],
+        results: Sequence[Value],
+        outer: MutableMapping[Value, UOperator],
+        masks: bool = False,
     ) -> None:
-        self.body = body
+        self.body, self.masks = body, masks
         own: dict[Value, UOperator] = {}
         self.made = ChainMap(own, outer)  # operators in scope, by result
         self.readers: dict[Value, list[int]] = {}
@@ -69,7 +82,7 @@ class Choices:
         """Groups with a side of at least `limit` flops per batch element, outermost first."""
         if total(self.body).flops < limit:
             return
-        rooted: dict[Value, list[tuple[int, int, int]]] = {}
+        rooted: dict[Value, list[_Rooted]] = {}
         for position in range(len(self.body) - 1, -1, -1):
             found = self._root(position)
             if found is not None:
@@ -77,12 +90,12 @@ class Choices:
         together = [(root, members) for root, found in rooted.items() for members in self._independent(found)]
         for root, members in sorted(together, key=lambda pair: -pair[1][0][0]):
             positions = tuple(position for position, _, _ in reversed(members))
-            axes = tuple(axis for _, _, axis in reversed(members))
+            places = tuple(place for _, _, place in reversed(members))
             sides = (self._side(positions, 2), self._side(positions, 1))
             if max(side.flops for side in sides) >= limit * root.type.size:
-                yield Group(root, members[0][1], positions, axes, sides)
+                yield Group(root, members[0][1], positions, places, sides)
 
-    def _independent(self, selects: Sequence[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
+    def _independent(self, selects: Sequence[_Rooted]) -> Iterator[list[_Rooted]]:
         """Selects by one predicate, last first, in groups without dependences inside."""
         waiting = list(selects)
         while waiting:
@@ -97,9 +110,9 @@ class Choices:
             yield members
             waiting = left
 
-    def _root(self, position: int) -> tuple[Value, int, int] | None:
-        """The value that the predicate of a select is a broadcast of, its smallest batch axis, and the
-        corresponding axis of the select."""
+    def _root(self, position: int) -> tuple[Value, int, tuple[int, ...]] | None:
+        """The value that the predicate of a select is a broadcast of, its shortest batch axis, and the axis
+        of the select for each of its axes."""
         select = self.body[position]
         if not is_a(select, "select"):
             return None
@@ -112,10 +125,9 @@ class Choices:
         wide = sorted((n, d) for d, n in enumerate(shape) if n != 1)
         if 0 in whole or any(whole[axes[d]] != n for n, d in wide):
             return None
-        if len(wide) > 1 and len(whole) == len(shape):  # a mask of elements
+        if len(wide) > 1 and len(whole) == len(shape) and not self.masks:  # a mask of elements
             return None
-        along = wide[0][1] if wide else 0
-        return value, along, axes[along] if axes else 0
+        return value, wide[0][1] if wide else 0, axes
 
     def _reached_back(self, position: int) -> set[int]:
         """The positions that a statement depends on."""
