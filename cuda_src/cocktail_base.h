@@ -14,7 +14,9 @@
 #define CK_MEMBER __device__ __forceinline__
 #define CK_NOINLINE static __device__ __noinline__
 #define CK_TABLE static __device__ const
-#define CK_KERNEL_HEAD extern "C" __global__ void __launch_bounds__(CK_THREADS, 1)
+#define CK_KERNEL_HEAD extern "C" __global__ void __launch_bounds__(CK_THREADS, CK_BLOCKS_TOGETHER)
+// The blocks that registers leave room for on a multiprocessor: those of one warp hide each other's latency.
+#define CK_BLOCKS_TOGETHER (CK_THREADS == CK_WARP ? 16 : 1)
 #define CK_KERNEL_CONSTANT const __grid_constant__
 #define CK_NO_UNROLL _Pragma("unroll 1")
 #define CK_LIKELY(x) __builtin_expect(!!(x), 1)

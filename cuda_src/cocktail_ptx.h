@@ -138,8 +138,14 @@ CK_INLINE T* ck_in_shared(T* at) {
 
 // ---- threads, time, and giving up -----------------------------------------------------------------------
 
-CK_INLINE void ck_block_barrier() { __syncthreads(); }
-CK_INLINE void ck_release_barrier() { __syncthreads(); }
+CK_INLINE void ck_block_barrier() {
+  if constexpr (CK_WARPS == 1) {
+    __syncwarp();
+  } else {
+    __syncthreads();
+  }
+}
+CK_INLINE void ck_release_barrier() { ck_block_barrier(); }
 CK_INLINE void ck_trap() { asm volatile("trap;"); }
 CK_INLINE void ck_sleep(u32 nanoseconds) { asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds)); }
 CK_INLINE u64 ck_nanoseconds() {

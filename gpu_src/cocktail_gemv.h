@@ -42,8 +42,9 @@ struct CkDotSteps {
   i32 blocks, block;
   bool exact;  // no step is past the end
 };
-// Most left factors of a block: if packs are read whole, and if elements are read by themselves.
-constexpr i32 kCkDotAhead = 32, kCkDotSingly = 8;
+// Most left factors of a block of steps: if packs are read whole, and if elements are read by themselves.
+// Around a block of one warp, other blocks hide the loads, and it has fewer registers.
+constexpr i32 kCkDotAhead = CK_WARPS > 1 ? 32 : 8, kCkDotSingly = 8;
 CK_INLINE constexpr CkDotSteps ck_dot_steps(i64 pieces, i64 groups, i64 most) {
   const i64 steps = ck_dot_ceil(pieces, groups), blocks = ck_dot_ceil(steps, ck_dot_most(1, most));
   const i64 block = ck_dot_ceil(steps, blocks);
@@ -279,7 +280,8 @@ CK_INLINE constexpr i32 ck_dot_columns_of(CkDotForm f, CkDotPlan p, i64 batch, i
 template <class D, i32 PARTS, bool FITS, i32 COLUMNS = D::plan.columns>
 CK_INLINE void ck_dot_lanes_of(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
                                typename D::O* o, i64 o_b) {
-  if constexpr (PARTS == 1 && D::plan.parts == 1) {
+  // Around a block of one warp, other blocks hide the shuffles.
+  if constexpr (PARTS == 1 && D::plan.parts == 1 && CK_WARPS > 1) {
     constexpr i32 teams = CK_THREADS / D::plan.lanes, chunks = i32(ck_dot_ceil(D::form.n, COLUMNS));
     constexpr i32 count = i32(ck_dot_power(D::form.m)) * COLUMNS;  // sums of a thread for a chunk
     if constexpr (COLUMNS < 8) {

@@ -15,7 +15,10 @@
 // Vector units of a compute unit: a thread may have all registers that its block leaves it. On RDNA a block
 // runs on a pair of compute units, but clang spills more where it is told so.
 #define CK_VECTOR_UNITS (CK_WARP == 64 ? 4 : 2)
-#define CK_KERNEL_WAVES ((CK_THREADS / CK_WARP + CK_VECTOR_UNITS - 1) / CK_VECTOR_UNITS)
+// Blocks of one wave hide each other's latency: registers leave room for so many.
+#define CK_BLOCKS_TOGETHER (CK_THREADS == CK_WARP ? 16 : 1)
+#define CK_KERNEL_WAVES \
+  ((CK_BLOCKS_TOGETHER * CK_THREADS / CK_WARP + CK_VECTOR_UNITS - 1) / CK_VECTOR_UNITS)
 #define CK_KERNEL_HEAD                                                                                  \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(CK_THREADS, CK_THREADS),                \
                             amdgpu_waves_per_eu(CK_KERNEL_WAVES, CK_KERNEL_WAVES))) void

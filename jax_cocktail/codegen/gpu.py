@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from jax_cocktail.cost.unit_time import arithmetic
 from jax_cocktail.cost.work import rows
 from jax_cocktail.device.machine import Machine
@@ -22,13 +24,16 @@ _HEADERS = ("base", "units", "index", "arith", "block", "math", "random", "dot",
 TILE_BYTES = {"dot": BLOCK.dot_bytes, "conv": BLOCK.conv_bytes}
 
 
-def template_bytes(program: UProgram) -> int:
-    """Bytes of shared memory that the templates of a program use while they run."""
-    tiled = (_tile_bytes(o) for o in operators_in(program.entry) if is_tiled(o))
-    return max(tiled, default=BLOCK.small_bytes)
+def template_bytes(program: UProgram, one_warp: bool = False) -> int:
+    """Bytes of shared memory that the templates of a program use while they run. Those of a block of one
+    warp exchange nothing between warps, and their tiles are small, so that many blocks have room."""
+    tiled = (_tile_bytes(o, one_warp) for o in operators_in(program.entry) if is_tiled(o))
+    return max(tiled, default=BLOCK.least_bytes if one_warp else BLOCK.small_bytes)
 
 
-def _tile_bytes(operator: UOperator) -> int:
+def _tile_bytes(operator: UOperator, one_warp: bool) -> int:
+    if one_warp and operator.kind == "dot":
+        return BLOCK.small_bytes
     on_tensor_cores = operator.kind == "dot" and arithmetic(operator) in ("halves", "tensors")
     return BLOCK.tensor_bytes if on_tensor_cores else TILE_BYTES[operator.kind]
 
@@ -84,8 +89,8 @@ def _rounded(size: int) -> int:
     return (size + HEADER_STEP - 1) // HEADER_STEP * HEADER_STEP
 
 
-def gpu_target(name: str, threads: int) -> Target:
-    """The spellings for blocks of this many threads; `gpu_src` says what they mean."""
+def gpu_target(name: str, threads: int, warp: int = 32) -> Target:
+    """The spellings for blocks of this many threads, in warps; `gpu_src` says what they mean."""
     return Target(
         name=name,
         headers=(*_HEADERS, "program", "exchange", "trace"),
@@ -136,5 +141,5 @@ def gpu_target(name: str, threads: int) -> Target:
         near="{name} = ck_near<RESIDENT>({name});",
         most_together=BLOCK.most_together,
         holds=True,
-        template_bytes=template_bytes,
+        template_bytes=partial(template_bytes, one_warp=threads == warp),
     )

@@ -17,6 +17,6 @@ from jax_cocktail.device.tuning import BLOCK
 @cache
 def rocm(threads: int = BLOCK.threads, warp: int = 64, dies: int = 1) -> Target:
     """The spellings for blocks of this many threads, in waves of `warp`, on a device of so many dies."""
-    target = gpu_target("rocm", threads)
+    target = gpu_target("rocm", threads, warp)
     several = (f"#define CK_DIES {dies}",) if dies > 1 else ()
     return replace(target, prologue=(f"#define CK_WARP {warp}", *several, *target.prologue))

@@ -36,6 +36,11 @@ class Machine:
         return self.spec is not None
 
     @property
+    def has_single_warps(self) -> bool:
+        """True if a unit is a block of one warp."""
+        return self.spec is not None and self.target.threads == self.spec.warp
+
+    @property
     def block(self) -> Block:
         """The threads of a unit: one on the host."""
         return Block(1, 1) if self.spec is None else self.spec.block(self.target.threads)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 from jax_cocktail.device.block import Block
 
+BLOCKS_TOGETHER = 16  # [E] of one warp each, on a multiprocessor at least: they hide each other's latency
 PORTABLE_CLUSTER = 8  # the largest cluster for which every card with clusters has room [D]
 
 
@@ -117,6 +118,8 @@ class DeviceSpec:
     def block(self, threads: int) -> Block:
         """A block of so many threads. Its registers are those that every instruction can name."""
         registers = min(self.most_registers(threads), self.operand_registers)
+        if threads == self.warp:
+            registers = min(registers, self.registers // (BLOCKS_TOGETHER * self.warp))
         return Block(threads, self.warp, self.cell_columns, registers, self.sector)
 
     def block_registers(self, threads: int, registers: int) -> int:
@@ -136,8 +139,18 @@ class DeviceSpec:
         warps = _up(threads, self.warp)
         shared = _up(shared_bytes + self.reserved_shared_bytes, self.shared_step)
         by_shared = self.shared_per_unit // shared if shared else self.blocks_per_unit
-        by_registers = self.registers // self.block_registers(threads, max(registers, 1))
+        each = self.warp * _up(max(registers, 1), self.register_step)
+        warps_by_registers = self.registers // self.warp_step // each * self.warp_step
+        by_registers = warps_by_registers // -(-threads // self.warp)
         return min(self.blocks_per_unit, self.threads_per_unit // warps, by_shared, by_registers)
+
+    def room(self, threads: int) -> int:
+        """Bytes of shared memory for a block of so many threads: all that it can ask for, or so much that
+        `BLOCKS_TOGETHER` blocks of one warp have room on a multiprocessor."""
+        if threads != self.warp:
+            return self.shared_bytes
+        share = self.shared_per_unit // BLOCKS_TOGETHER
+        return share - share % self.shared_step - self.reserved_shared_bytes
 
     def most_registers(self, threads: int) -> int:
         """The most registers of a thread with which a block of `threads` can still be launched."""

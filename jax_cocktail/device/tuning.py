@@ -141,6 +141,7 @@ class ElementTuning:
     numbers: int = 64  # of an array of one element, each of which is a register
     carried: int = 256  # numbers of all arrays that a loop carries for one element
     statements: int = 20000  # of the code for one element
+    warp_numbers: int = 32  # of an array of one element from which a warp may run it
     block_numbers: int = 4096  # of an array of one element, at most, if a block runs it
     most_blocks: int = 1 << 16  # elements that blocks run; each may have memory of its own
     branch_flops: float = 64.0  # of a side of a select, from which only elements that take it compute it
@@ -249,6 +250,7 @@ class BlockTuning:
     load_bytes: int = 16  # of a thread, at most; if the axis is a multiple of this, so are the parts
 
     # Bytes.
+    least_bytes: int = 1 << 10  # scratch of a block of one warp, if its program has no tiles
     small_bytes: int = 8 << 10  # [E] scratch: sums of products of few rows, exchange between warps
     dot_bytes: int = 36 << 10  # [E] scratch: stages of the tiles of two matrices; more gains little
     tensor_bytes: int = 34 << 10  # [E] the same for tensor cores: two stages of 64 rows, or sums of 64 x 128
@@ -272,6 +274,7 @@ class BlockTuning:
     far_seconds: float = 250e-9  # [M] until the first bytes of another unit arrive: a round trip to L2
     reduce_seconds: float = 80e-9  # [E] shuffles, one exchange through shared memory
     ramp_seconds: float = 1.6e-6  # [E] from the first block's start to the last one's end, beside the launch
+    arrival_seconds: float = 1e-9  # [E] of a block at a barrier: atomic additions to one word
     cooperative_seconds: float = 0.5e-6  # [E] delay of the launch of blocks with barriers
 
     def held_bytes(self, block: Block, beside_tiles: bool = False) -> int:

@@ -68,7 +68,9 @@ def test_cards_of_the_issue():
         (A100, 256, 32, 163 << 10, 1),
         (RTX_3090, 1024, 32, 0, 1),  # 1536 threads
         (RTX_3090, 32, 16, 0, 16),
-        (replace(H200, warp=64), 65, 32, 0, 8),  # two warps of 64, registers for four
+        (H200, 32, 128, 0, 16),  # each warp is on one of four schedulers, with registers of its own
+        (H200, 32, 136, 0, 12),
+        (replace(H200, warp=64), 65, 32, 0, 16),  # two warps of 64, each on a scheduler
     ],
 )
 def test_blocks_that_fit_one_unit(spec, threads, registers, shared, units):

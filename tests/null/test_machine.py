@@ -15,7 +15,7 @@ from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.device.cards import CARDS
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.nvidia import H200
-from jax_cocktail.device.spec import PORTABLE_CLUSTER
+from jax_cocktail.device.spec import BLOCKS_TOGETHER, PORTABLE_CLUSTER
 from jax_cocktail.device.tuning import BLOCK, FACTORS, PROGRAM
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.runtime.cuda.driver import FIRST_WITH_CLUSTERS
@@ -69,6 +69,8 @@ def number(header, pattern):
         ("gpu_src/cocktail_units.h", "a cluster has at most", MOST_IN_CLUSTER),
         ("cuda_src/cocktail_base.h", "define CK_WARP ", H200.warp),
         ("gpu_src/cocktail_device.h", "CK_THREADS <=", H200.threads_per_block),
+        ("cuda_src/cocktail_base.h", "CK_THREADS == CK_WARP", BLOCKS_TOGETHER),
+        ("rocm_src/cocktail_base.h", "CK_THREADS == CK_WARP", BLOCKS_TOGETHER),
         ("cuda_src/handler_driver.h", "kPortableCluster =", PORTABLE_CLUSTER),
         ("cuda_src/handler_driver.h", "kFirstWithClusters =", FIRST_WITH_CLUSTERS),
         ("cpu_src/cocktail_units.h", "CK_MOST_UNITS =", MOST_UNITS),

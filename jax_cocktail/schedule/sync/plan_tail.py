@@ -107,7 +107,7 @@ def _near_bytes(program: UProgram, machine: Machine, cluster: int) -> int:
     """Shared memory of a block, without the tagged words that a cluster receives in it."""
     assert machine.spec is not None
     words = near_words_bytes(tagged_words(operators_in(program.entry), cluster)) if cluster else 0
-    return machine.spec.shared_bytes - words
+    return machine.spec.room(machine.target.threads) - words
 
 
 def _synchronised(planned: Planned, cluster: int = 0) -> Planned:
