@@ -26,6 +26,7 @@ from jax_cocktail.cost.kernel import (
     Repeat,
     Sync,
     Work,
+    co_resident,
     kernel_of,
     turns,
 )
@@ -34,7 +35,7 @@ from jax_cocktail.cost.unit_time import unit_seconds
 from jax_cocktail.cost.vector import Price, Vector
 from jax_cocktail.cost.work import once_stopped, trips
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.device.templates import TEMPLATES, Templates
+from jax_cocktail.device.templates import ONE_WARP, TEMPLATES, Templates
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.device.unit import unit_of
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, by_threads, is_a
@@ -92,20 +93,18 @@ def kernel_spent(
     """The cost of one launch, with operands read from memory once. `unknown_trips`: of loops of unknown trip
     count, instead of those that prices assume."""
     spec = spec.in_cluster() if kernel.cluster else spec
-    together = 1 if _crosses(kernel.nodes) else _co_resident(kernel, spec)
+    together = 1
+    if not _crosses(kernel.nodes) or kernel.threads == spec.warp:
+        together = co_resident(kernel.units, kernel.threads, kernel.shared, spec)
     units = max(min(kernel.units, spec.units * together), 1)
-    timer = _Timer(spec, templates.sized(kernel.threads), unknown_trips, units, kernel.threads, together)
+    if kernel.threads == spec.warp:
+        templates, spec = templates.of_one_warp(), replace(spec, meet_clocks=ONE_WARP * spec.meet_clocks)
+    sized = templates.sized(kernel.threads, together)
+    timer = _Timer(spec, sized, unknown_trips, units, kernel.threads, together)
     sharers = min(units, spec.units) if any(isinstance(n, Parts | Each) for n in _all(kernel.nodes)) else 1
     rate = min(spec.memory_rate, 2 * sharers * spec.memory_rate / spec.units)
     loading = Spent(np.full(units, kernel.read / rate), bytes=LevelBytes(memory=kernel.read))
     return timer.all(kernel.nodes, alone=False) + loading
-
-
-def _co_resident(kernel: Kernel, spec: DeviceSpec) -> int:
-    """Blocks of a kernel without barriers that run side by side on one multiprocessor."""
-    registers = min(BLOCK.usual_registers, spec.most_registers(kernel.threads))
-    fit = spec.resident_units(kernel.threads, registers, kernel.shared)
-    return max(1, min(fit, kernel.units // spec.units))
 
 
 def _all(nodes: Iterable[Node]) -> Iterable[Node]:
@@ -148,11 +147,13 @@ class _Timer:
         return clocks(counts, self.templates, self.spec) / self.spec.clock_rate
 
     def _sync(self, node: Sync) -> float:
-        """Seconds of a barrier, or until tagged words have arrived from all units."""
+        """Seconds of a barrier, or until tagged words have arrived from all units. More units than
+        multiprocessors arrive one after the other."""
+        more = BLOCK.arrival_seconds * max(self.units - self.spec.units, 0)
         if node.words is None:
-            return self.spec.barrier_seconds + self._clocks(publish=1)
+            return self.spec.barrier_seconds + more + self._clocks(publish=1)
         moved = BLOCK.tagged_bytes * node.words * self.spec.units / self.spec.l2_rate
-        return self.spec.hop_seconds + moved + self._clocks(publish=1, words=1)
+        return self.spec.hop_seconds + more + moved + self._clocks(publish=1, words=1)
 
     def _one(self, node: Node, alone: bool) -> Spent:
         if isinstance(node, Work):
@@ -192,7 +193,8 @@ class _Timer:
 
     def _work(self, node: Work, alone: bool) -> Spent:
         latency = clocks(node.counts, self.templates, self.spec) / self.spec.clock_rate
-        clock = np.full(self.units, max(latency, node.seconds * self.together))
+        busy = node.start + (node.seconds - node.start) * self.together
+        clock = np.full(self.units, max(latency, busy))
         units = 1 if alone else self.units
         return Spent(clock, 0.0, node.bytes * units, node.flops * units)
 

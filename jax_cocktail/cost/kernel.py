@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from jax_cocktail.cost.footprint import piece
 from jax_cocktail.cost.latency import ArrayPlaces, copy_counts, counts_of
-from jax_cocktail.cost.unit_time import WHOLE, operand_bytes, operator_seconds
+from jax_cocktail.cost.unit_time import WHOLE, operand_bytes, operator_seconds, start_seconds
 from jax_cocktail.cost.vector import Vector
 from jax_cocktail.cost.work import may_stop_inside, runs, work
 from jax_cocktail.device.block import Block
@@ -60,12 +60,14 @@ class LevelBytes(Vector):
 @dataclass(frozen=True, slots=True)
 class Work:
     """A statement, as one unit executes it. `counts`: links of its chain of latencies (see `cost.latency`);
-    `seconds`: of its arithmetic or of its memory, whichever is longer, at their rates."""
+    `seconds`: of its arithmetic or of its memory, whichever is longer, at their rates; `start`: those of them
+    in which other blocks of the multiprocessor have these rates."""
 
     counts: Mapping[str, float]
     seconds: float = 0.0
     bytes: LevelBytes = LevelBytes()
     flops: float = 0.0
+    start: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +144,29 @@ def kernel_of(
     `plan`: determines the data in shared memory. Without a plan, or if no unit waits for another, so that the
     first-level cache is never emptied, all data that fits stays there.
     """
-    unit = unit_of(spec, threads)
+    shared = 0 if plan is None else plan.resident_bytes + plan.own_bytes + plan.template_bytes
     crosses = units > 1 and anything_crosses(operators_in(program.entry))
+    together = 1
+    if not crosses or threads == spec.warp:
+        if plan is not None and units > 1:  # a launch has a block for each unit that finds work
+            units = max(units, plan.most_units)
+        together = co_resident(units, threads, shared, spec)
+    unit = unit_of(spec, threads, together)
     if plan is not None and crosses:
         unit = replace(unit, near=min(unit.near, plan.resident_bytes + plan.own_bytes))
     outlined = outlines_loops(program)
-    walker = _Walker(
-        spec, unit, max(units, 1), crosses, plan, _own_values(program, plan), outlined, spec.block(threads)
-    )
+    own, block, places = _own_values(program, plan), spec.block(threads), spec.units * together
+    walker = _Walker(spec, unit, max(units, 1), crosses, plan, own, outlined, block, places)
     read = sum(v.type.nbytes for v in program.entry.parameters)
-    shared = 0 if plan is None else plan.resident_bytes + plan.own_bytes + plan.template_bytes
     nodes = walker.region(program.entry, _Context())
     return Kernel(nodes, walker.units, read, shared, plan is not None and plan.cluster, threads)
+
+
+def co_resident(units: int, threads: int, shared: int, spec: DeviceSpec) -> int:
+    """Blocks of a kernel, without barriers or of one warp each, that run side by side on one multiprocessor.
+    `shared`: bytes of shared memory of each."""
+    registers = min(BLOCK.usual_registers, spec.most_registers(threads))
+    return max(1, min(spec.resident_units(threads, registers, shared), units // spec.units))
 
 
 def outlines_loops(program: UProgram, most: int = PROGRAM.outlined_loops) -> bool:
@@ -208,6 +221,7 @@ class _Walker:
     own: frozenset[Value]  # values that every unit has in its own memory
     outlined: bool
     block: Block
+    places: int  # blocks that run side by side, at most
 
     def region(self, region: Region, context: _Context) -> Nodes:
         context = replace(context, near=self._near(region.body, context))
@@ -220,7 +234,7 @@ class _Walker:
             return 0.0
         held = _Held(context)
         held.collect(statements, None)
-        return self.unit.near_share(held.most(min(self.units, self.spec.units)))
+        return self.unit.near_share(held.most(min(self.units, self.places)))
 
     # -- statements --------------------------------------------------------------------------------------
     def _statement(self, statement: Statement, context: _Context) -> Nodes:
@@ -274,7 +288,7 @@ class _Walker:
         members = [m for m in operators_of(statement) if m.kind != "arrive"]
         if not any(v.type.size > 1 for m in members for v in (*m.inputs, *m.outputs)):
             return Work(counts_of(statement, self._memory(context)))
-        seconds, moved, flops = 0.0, LevelBytes(), 0.0
+        seconds, moved, flops, start = 0.0, LevelBytes(), 0.0, sum(map(start_seconds, members))
         for member in members:
             sizes = operand_bytes(member)
             far = sum(size for v, size in sizes.items() if v in context.far)
@@ -284,7 +298,7 @@ class _Walker:
             seconds += max(taken, far / self.unit.far_rate + near / self.unit.near_rate)
             moved += LevelBytes(shared=near, l2=far)
             flops += work(member).flops
-        return Work(counts_of(statement, self._memory(context)), seconds, moved, flops)
+        return Work(counts_of(statement, self._memory(context)), seconds, moved, flops, min(start, seconds))
 
     def _memory(self, context: _Context) -> ArrayPlaces:
         room = BLOCK.dot_bytes if self.plan is None else self.plan.template_bytes

@@ -160,10 +160,8 @@ def _operator_term(operator: UOperator, unit: Unit, part: Part) -> _Term:
     if operator.is_element:
         cost = operator.facts.cost
         return lambda share, _: unit.steps(size * own(share), cost)
-    orders, start = operator.facts.orders, BLOCK.statement_seconds + BLOCK.reduce_seconds
-    flops = 1.0
-    if operator.facts.cubic:  # one row after the other
-        flops, start = element_flops(operator), start * operator.inputs[0].type.shape[-1]
+    orders, start = operator.facts.orders, start_seconds(operator)
+    flops = element_flops(operator) if operator.facts.cubic else 1.0
 
     def seconds(share: float, _: float) -> float:
         mine = size * own(share)
@@ -172,15 +170,26 @@ def _operator_term(operator: UOperator, unit: Unit, part: Part) -> _Term:
     return seconds
 
 
+def start_seconds(operator: UOperator) -> float:
+    """The seconds of one operator that do not depend on rates: other blocks of a multiprocessor work
+    meanwhile."""
+    if operator.kind in _NOTHING or operator.kind in COPIES or operator.is_element or not operator.outputs:
+        return 0.0
+    if operator.kind in PRODUCTS:
+        return BLOCK.statement_seconds
+    start = BLOCK.statement_seconds + BLOCK.reduce_seconds
+    return start * (operator.inputs[0].type.shape[-1] if operator.facts.cubic else 1)  # row after row
+
+
 def _product_term(operator: UOperator, unit: Unit, part: Part, own: _Share) -> _Term:
     per_second = cast(float, getattr(unit, arithmetic(operator)))
-    flops, operands = work(operator).flops, _operands(operator, part)
+    flops, operands, start = work(operator).flops, _operands(operator, part), start_seconds(operator)
 
     def seconds(share: float, rate: float) -> float:
         sizes = operands(share)
         far = sum(size for v, size in sizes.items() if v in part.far)
         moved = (sum(sizes.values()) - far) / rate + far / unit.far_rate
-        return BLOCK.statement_seconds + max(flops * own(share) / per_second, moved)
+        return start + max(flops * own(share) / per_second, moved)
 
     return seconds
 

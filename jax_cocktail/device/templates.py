@@ -34,6 +34,9 @@ BESIDE: Mapping[str, float] = {
     "conv_copy": 0.5,
     "box_clock": 0.25,
 }
+# Those of these links in which the warps of other blocks take part.
+ISSUED = ("round", "operation", "division", "compare", "tile_step", "fma", "mma", "mma_word", "conv_step")
+ONE_WARP = 0.4  # [E] of what warps exchange: the shuffles, without shared memory and barriers
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +99,18 @@ class Templates:
     conv_copy: float
     box_clock: float
 
-    def sized(self, threads: int) -> Templates:
-        """These costs for blocks of so many threads, whose warps take turns to issue."""
-        more = max(threads, LEAST_THREADS) / THREADS - 1
-        shares = {**TOGETHER, **(BESIDE if more > 0 else {})} if more else {}
-        return replace(self, **{name: getattr(self, name) * (1 + s * more) for name, s in shares.items()})
+    def sized(self, threads: int, together: int = 1) -> Templates:
+        """These costs for blocks of so many threads, whose warps take turns to issue, as those of all
+        blocks `together` on a multiprocessor do."""
+        more, beside = (max(n, LEAST_THREADS) / THREADS - 1 for n in (threads, threads * together))
+        grown = {name: share * more for name, share in TOGETHER.items()}
+        grown |= {name: share * max(more, 0.0) for name, share in BESIDE.items()}
+        grown |= {name: BESIDE[name] * max(beside, 0.0) for name in ISSUED}
+        return replace(self, **{name: getattr(self, name) * (1 + more) for name, more in grown.items()})
+
+    def of_one_warp(self) -> Templates:
+        """These costs where nothing goes from warp to warp."""
+        return replace(self, reduction=ONE_WARP * self.reduction, argument=ONE_WARP * self.argument)
 
 
 # [E] from an emulation of the machine code that nvcc 13.0 makes for sm_90, not fitted row by row.

@@ -49,13 +49,14 @@ class Unit:
 
 
 @cache
-def unit_of(spec: DeviceSpec, threads: int = BLOCK.threads) -> Unit:
+def unit_of(spec: DeviceSpec, threads: int = BLOCK.threads, together: int = 1) -> Unit:
     """The unit of a device, a block of so many threads; its rates are those of the device over its
-    multiprocessors. Fewer warps than usual hide less latency, so their arithmetic is slower."""
-    busy = min(1.0, threads / BLOCK.threads)
+    multiprocessors, which so many blocks share. Fewer warps than usual hide less latency, so their arithmetic
+    is slower."""
+    busy = min(1.0, threads * together / BLOCK.threads)
     peak = busy * spec.flops / spec.units
     return Unit(
-        near=BLOCK.near_share * spec.shared_bytes,
+        near=BLOCK.near_share * spec.shared_bytes / together,
         near_rate=spec.shared_rate / spec.units,
         far_rate=spec.l2_rate / spec.units,
         products=BLOCK.product_share * peak,

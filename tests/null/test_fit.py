@@ -110,6 +110,14 @@ def test_larger_blocks_take_longer_turns(threads):
     assert (sized.reduction > FIRST.reduction) == (threads > 256)
 
 
+def test_warps_of_other_blocks_issue_as_well():
+    """They take turns as those of one large block do, and exchange nothing with it."""
+    many, one, large = FIRST.sized(32, 16), FIRST.sized(32), FIRST.sized(512)
+    assert (many.round, many.operation) == (large.round, large.operation) and many.round > one.round
+    assert (many.reduction, many.stage) == (one.reduction, one.stage)
+    assert FIRST.of_one_warp().reduction < FIRST.reduction
+
+
 def test_every_figure_of_a_generation_counts():
     """A name that nothing counts would be a figure that nobody can be wrong about."""
     one = {name: clocks({name: 1.0}, FIRST, H200) for name in FIRST.__slots__}

@@ -9,13 +9,14 @@ import pytest
 from benchmarks.gpu.roofline import predict
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.cost.gpu import Spent, kernel_spent
-from jax_cocktail.cost.kernel import kernel_of
+from jax_cocktail.cost.kernel import Kernel, Sync, co_resident, kernel_of
 from jax_cocktail.cost.price import Comparison, our_price, stock_price
 from jax_cocktail.cost.xla import unrolled_seconds
 from jax_cocktail.device.nvidia import A100, H200
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import TEMPLATES
 from jax_cocktail.device.tuning import BLOCK, MODEL, STOCK
+from jax_cocktail.device.unit import unit_of
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Stage, UOperator, UProgram, operators_in
 from jax_cocktail.utask.plan import MemoryPlan
@@ -145,6 +146,22 @@ def test_a_plan_tells_what_stays():
     together = Candidate(H200.units, elements=False)
     rows = plan_for(rowwise(4096, 64, 50), together)  # nobody waits: the first-level cache will do
     assert run_of(rows.program, plan=nothing).bytes == run_of(rows.program).bytes
+
+
+def test_blocks_of_one_warp_share_a_multiprocessor():
+    """Sixteen of them reach its rates, each with a part of its memory."""
+    assert co_resident(4096, 32, 8 << 10, H200) == 16 and co_resident(4096, 256, 8 << 10, H200) == 2
+    assert co_resident(264, 32, 0, H200) == 2 and co_resident(1, 32, 0, H200) == 1
+    alone, many, usual = unit_of(H200, 32), unit_of(H200, 32, 16), unit_of(H200)
+    assert alone.elements < many.elements == usual.elements and many.lanes == 32
+    assert many.near == usual.near / 16
+
+
+def test_more_blocks_arrive_later():
+    """At a barrier, one after the other."""
+    kernels = (Kernel((Sync(),), units, threads=32) for units in (132, 1320))
+    few, many = (kernel_spent(kernel, H200).seconds for kernel in kernels)
+    assert many - few == pytest.approx((1320 - 132) * BLOCK.arrival_seconds)
 
 
 def test_what_was_received_is_near():
