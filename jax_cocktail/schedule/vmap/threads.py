@@ -22,9 +22,10 @@ from jax_cocktail.analysis.classes import axis_classes
 from jax_cocktail.analysis.parallel import parallel_fault, scalar_constants
 from jax_cocktail.analysis.trips import side_by_side
 from jax_cocktail.device.tuning import ELEMENTS, ElementTuning
+from jax_cocktail.schedule.vmap.blocks import block_loop
 from jax_cocktail.schedule.vmap.by_thread import Batch, ByThread, check_count
-from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
-from jax_cocktail.schedule.vmap.emit import Emitter, one_by_one
+from jax_cocktail.schedule.vmap.cut import Uncuttable
+from jax_cocktail.schedule.vmap.emit import Emitter
 from jax_cocktail.schedule.vmap.flags import without_flags
 from jax_cocktail.schedule.vmap.lockstep import element_loop
 from jax_cocktail.schedule.vmap.recover import branches_inside, narrowed
@@ -52,29 +53,33 @@ from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Source, Value
 
 
-def threads(program: UProgram, remark: Listener = nobody, limits: ElementTuning = ELEMENTS) -> UProgram:
+def threads(
+    program: UProgram, remark: Listener = nobody, limits: ElementTuning = ELEMENTS, warps: bool = False
+) -> UProgram:
     """Returns its argument if no loop or branch is over batch elements for which a thread or a block is
-    enough."""
+    enough. `warps`: a block is one warp."""
     if any(is_a(s, "select") for s in walk(program.entry)):
-        found, notes = _with_branches(program, limits)
+        found, notes = _with_branches(program, limits, warps)
         for note in notes:
             remark(note)
         if found is not program:
             return found
     fresh = FreshValues(program)
     plain, constants = without_flags(program, fresh), scalar_constants(program.entry)
-    found = map_regions(plain, _Threads(fresh, constants, remark, limits).region)
+    found = map_regions(plain, _Threads(fresh, constants, remark, limits, warps).region)
     return program if found is plain else found
 
 
-def _with_branches(program: UProgram, limits: ElementTuning) -> tuple[UProgram, Sequence[Remark]]:
+def _with_branches(
+    program: UProgram, limits: ElementTuning, warps: bool
+) -> tuple[UProgram, Sequence[Remark]]:
     """The program with the branches of batch elements on threads, and their loops, too; itself without such
     branches. Only what has them is narrowed: other loops are found as they are."""
     plain, notes, about_branches = narrowed(program), list[Remark](), list[Remark]()
     fresh = FreshValues(plain)
     plain, constants = without_flags(plain, fresh), scalar_constants(plain.entry)
     branches = ThreadBranches(fresh, limits, about_branches.append)
-    found = map_regions(plain, _Threads(fresh, constants, notes.append, limits, branches).region)
+    found = map_regions(plain, _Threads(fresh, constants, notes.append, limits, warps, branches).region)
     return (found, (*about_branches, *notes)) if branches.taken else (program, about_branches)
 
 
@@ -87,10 +92,11 @@ class _Threads:
         constants: Mapping[Value, int],
         remark: Listener,
         limits: ElementTuning,
+        warps: bool,
         branches: ThreadBranches | None = None,
     ) -> None:
         self.fresh, self.constants, self.remark, self.limits = fresh, constants, remark, limits
-        self.branches = branches
+        self.warps, self.branches = warps, branches
         self.made: ChainMap[Value, UOperator] = ChainMap()  # operators in scope, by result
 
     def region(self, region: Region) -> Region:
@@ -116,6 +122,8 @@ class _Threads:
             return map_regions(statement, self.region)
         alike = side_by_side(statement, self.constants)
         batch = _batch(statement, self.limits.enough) if alike is None else None
+        if self.warps and (large := self._by_warps(statement, region, needed, alike, batch)) is not None:
+            return large
         refused = ""
         try:
             if alike is not None and _has_loops(alike.body):
@@ -124,37 +132,62 @@ class _Threads:
                 return self._by_threads(statement, region, needed, batch)
         except Uncuttable as why:
             refused = f"runs the loop of one batch element: {why}"
-        blocks = None if batch is None else self._by_blocks(statement, batch)
+        blocks = None if batch is None else self._by_blocks(statement, region, needed, batch)
         if refused and not any(o.kind in PRODUCTS for o in operators_in(statement)):  # these share weights
             nobody_does = "no thread and no block" if batch is not None and blocks is None else "no thread"
             self._say(False, f"{nobody_does} {refused}", statement.source)
         if batch is not None and blocks is not None:
-            told = f"each of {batch.count} batch elements runs its own loop on a block"
-            self._say(True, told, statement.source)
+            self._say_blocks(batch, statement.source)
             return blocks
         slots = self._in_slots(statement, region)
         return self._loop(statement) if slots is None else slots
 
-    def _by_blocks(self, loop: LoopUTask, batch: Batch) -> Sequence[Statement] | None:
-        """A loop in lock-step with a block for each batch element, whose threads share its arrays; None if a
-        block would have too little to do, or too much. Elements that share weights stay together."""
+    def _by_warps(
+        self,
+        loop: LoopUTask,
+        region: Region,
+        needed: set[Value],
+        alike: LoopUTask | None,
+        batch: Batch | None,
+    ) -> Sequence[Statement] | None:
+        """A loop with a block of one warp for each batch element; None if an element is less than a warp's
+        worth. `alike`: the loop, if its trips are independent already."""
+        if batch is not None:
+            blocks = self._by_blocks(loop, region, needed, batch, self.limits.warp_numbers)
+            if blocks is not None:
+                self._say_blocks(batch, loop.source)
+            return blocks
+        if alike is None:
+            return None
+        inside = [v for s in walk(alike.body) if isinstance(s, LoopUTask) for v in s.carried]
+        numbers = max((v.type.size for v in inside), default=0)
+        count = alike.trip_count or 0
+        if not (self._suits_blocks(count, numbers) and numbers >= self.limits.warp_numbers):
+            return None
+        self._say(True, f"each of {count} trips of a loop runs on a warp", loop.source)
+        return (replace(alike, body=branches_inside(alike.body, self.fresh, self.limits.branch_flops)),)
+
+    def _suits_blocks(self, count: int, numbers: int) -> bool:
+        """True if blocks may run so many elements, with arrays of so many numbers."""
+        return self.limits.fewest <= count < self.limits.most_blocks and numbers <= self.limits.block_numbers
+
+    def _by_blocks(
+        self, loop: LoopUTask, region: Region, needed: set[Value], batch: Batch, least: int = 0
+    ) -> Sequence[Statement] | None:
+        """A loop with a block for each batch element; None if a block would have too little to do, or too
+        much. Elements of a loop without a condition stay together, unless a block is one warp. `least`:
+        numbers of an element's largest array."""
         numbers = max(v.type.size for v in batch.axes) // batch.count
-        many = self.limits.fewest <= batch.count < self.limits.most_blocks
-        whole = len(batch.sizes) == 1 and len(batch.axes) == len(loop.outputs)
-        if not (many and whole and numbers <= self.limits.block_numbers and loop.condition is not None):
+        whole = len(batch.sizes) == 1 and not any(v in needed for v in loop.outputs if v not in batch.axes)
+        suits = self._suits_blocks(batch.count, numbers) and numbers >= least
+        if not (suits and whole and (self.warps or loop.condition is not None)):
             return None
         places = tuple((v, axis) for v, (axis,) in batch.axes.items())
-        out = Emitter(self.fresh, loop.source)
-        try:
-            cut = Cut((loop,), places, batch.count, 1)
-        except Uncuttable:
-            return None
-        if cut.has_shared_weights:
-            return None
-        one_by_one(cut, places, out, parallel=True)
-        flops = self.limits.branch_flops
-        out.out[-1] = map_regions(out.out[-1], lambda inner: branches_inside(inner, self.fresh, flops))
-        return out.out
+        return block_loop(loop, region, places, batch.count, self.fresh, self.limits.branch_flops)
+
+    def _say_blocks(self, batch: Batch, source: Source) -> None:
+        block = "warp" if self.warps else "block"
+        self._say(True, f"each of {batch.count} batch elements runs its own loop on a {block}", source)
 
     def _in_slots(self, loop: LoopUTask, region: Region) -> Sequence[Statement] | None:
         """A loop in lock-step whose elements share weights: a few of them at a time, in slots that the next
