@@ -106,7 +106,7 @@ def passes(
     if not machine.is_gpu:
         table.append(("recover", partial(recover, units=candidate.units, remark=remark)))
     elif candidate.units > 1 and candidate.elements:
-        table.append(("threads", partial(threads, remark=remark)))
+        table.append(("threads", partial(threads, remark=remark, warps=machine.has_single_warps)))
     table.append(("updates", updates))
     if candidate.distribute:
         table.append(("layers", partial(layers, remark=remark)))

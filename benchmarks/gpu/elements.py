@@ -1,4 +1,4 @@
-"""Batches of loops on a GPU, one batch element a thread: what is planned for a card that is not here.
+"""Batches of loops on a GPU, one element a thread or a warp: what is planned for a card that is not here.
 
     python -m benchmarks.gpu.elements [--spec H200] [--build]
     python -m benchmarks.gpu.elements --emulate
@@ -12,14 +12,18 @@ cycles of one block of two rows in the latency laboratory, beside the same rows 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.gpu.ensembles import ENSEMBLES
+from benchmarks.gpu.ensembles import Program as EnsembleProgram
 from benchmarks.gpu.sass.emulate import emulated
 from benchmarks.gpu.sass.machine import machine_for
 from benchmarks.gpu.sass.programs import Program, card_of, record
@@ -35,6 +39,61 @@ from jax_cocktail.utask.ir import by_threads, walk
 from jax_cocktail.utask.plan import LaunchPlan
 
 SPECS = {"A100": A100, "H200": H200}
+
+
+def pendulum(state: Any) -> Any:
+    """200 steps of a pendulum: a long one swings and needs only one stage in each, and a short one four."""
+
+    def slope(s: Any) -> Any:
+        return jnp.stack([s[1], -9.81 / state[2] * jnp.sin(s[0])])
+
+    def euler(_: Any, s: Any) -> Any:
+        s = s.at[1].add(0.01 * slope(s)[1])
+        return s.at[0].add(0.01 * s[1])
+
+    def runge_kutta(_: Any, s: Any) -> Any:
+        h = 0.01
+        a = slope(s)
+        b = slope(s + h / 2 * a)
+        c = slope(s + h / 2 * b)
+        return s + h / 6 * (a + 2 * b + 2 * c + slope(s + h * c))
+
+    def steps(step: Any) -> Any:
+        return lambda s: jax.lax.fori_loop(0, 200, step, s)
+
+    return jax.lax.cond(state[2] > 1, steps(euler), steps(runge_kutta), state[:2])
+
+
+def ring(x: Any) -> Any:
+    """Oscillators that pull at their neighbours, by Heun's method with steps of its own."""
+
+    def slope(y: Any) -> Any:
+        return jnp.roll(y, 1) + jnp.roll(y, -1) - y - y**3
+
+    def step(state: Any) -> Any:
+        t, h, y = state
+        a = slope(y)
+        b = slope(y + h * a)
+        error = 100 * jnp.sqrt(jnp.mean((h / 2 * (b - a)) ** 2))
+        good = error <= 1
+        y = jnp.where(good, y + h / 2 * (a + b), y)
+        return jnp.where(good, t + h, t), h * jnp.clip(0.9 * jax.lax.rsqrt(error + 1e-9), 0.3, 2.0), y
+
+    start = jnp.float32(0), jnp.float32(0.1), x
+    return jax.lax.while_loop(lambda state: state[0] < 1.0, step, start)[2]
+
+
+def _rings(size: int) -> Callable[[], EnsembleProgram]:
+    return lambda: (jax.vmap(ring), (jnp.ones((4096, size)),))
+
+
+ROWS: dict[str, Callable[[], EnsembleProgram]] = {
+    **{name: partial(each.make, False) for name, each in ENSEMBLES.items()},
+    "pendulums/100000": lambda: (jax.vmap(pendulum), (jnp.ones((10**5, 3)),)),
+    "rings_64/4096": _rings(64),
+    "rings_256/4096": _rings(256),
+    "rings_1024/4096": _rings(1024),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +113,7 @@ class Planned:
 
 def planned(row: str, spec: DeviceSpec, build: bool = False) -> Planned:
     """The best plan of a row by the model."""
-    function, arguments = ENSEMBLES[row].make(False)
+    function, arguments = ROWS[row]()
     machine = machine_of(spec)
     prepared = prepare(jax.make_jaxpr(function)(*arguments), row, machine)
     found = survey(prepared, spec.units)
@@ -121,7 +180,7 @@ def main() -> None:
             cycles = f"{ours:.0f} cycles of a block, by hand {by_hand:.0f}"
             print(f"{row}: {cycles}, ratio {ours / by_hand:.3f}", flush=True)
         return
-    for line in table(planned(row, SPECS[options.spec], options.build) for row in ENSEMBLES):
+    for line in table(planned(row, SPECS[options.spec], options.build) for row in ROWS):
         print(line, flush=True)
 
 

@@ -17,7 +17,17 @@ from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import PORTABLE_CLUSTER
 from jax_cocktail.device.tuning import BLOCK, MODEL
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, is_a, regions_of, walk
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Statement,
+    UProgram,
+    by_threads,
+    is_a,
+    is_parallel,
+    regions_of,
+    walk,
+)
 from jax_cocktail.utask.types import Source
 
 MOST_UNITS = 256  # of the runtime: CK_MOST_UNITS of `cpu_src/cocktail_units.h`
@@ -41,21 +51,28 @@ def candidates(programs: Sequence[UProgram], units: int, machine: Machine = HOST
     if machine.is_gpu and divisible:
         found.append(Candidate(most, pipeline=True))
     may_branch = few and any(is_a(s, "select") for s in statements)
-    if machine.is_gpu and (divisible or may_branch) and _has_elements(programs):
-        found.append(Candidate(most, elements=False))
+    if machine.is_gpu and (divisible or may_branch):
+        elements, warps = _elements(programs)
+        if elements:
+            found.append(Candidate(most, elements=False))
+        if warps and machine.spec is not None and most > 1:
+            found.append(Candidate(most, threads=machine.spec.warp))
     if machine.spec is not None and machine.spec.cluster_units > 1:
         sizes = sorted({min(count, most) for count in (PORTABLE_CLUSTER, machine.spec.cluster_units)})
         found += [Candidate(count, cluster=True) for count in sizes]
     return tuple(dict.fromkeys(found))
 
 
-def _has_elements(programs: Sequence[UProgram]) -> bool:
-    """True if a thread or a block can run a batch element of a program."""
+def _elements(programs: Sequence[UProgram]) -> tuple[bool, bool]:
+    """True if a thread or a block can run a batch element of a program; true if a warp can."""
     # Not in a process that finds its programs cached.
     from jax_cocktail.schedule.simplify.simplify import simplify
     from jax_cocktail.schedule.vmap.threads import threads
 
-    return any(threads(plain) is not plain for plain in map(simplify, programs))
+    plain = [simplify(program) for program in programs]
+    by_warps = (s for each in plain for s in walk(threads(each, warps=True).entry))
+    warps = any(is_parallel(s) and not by_threads(s) for s in by_warps)
+    return any(threads(each) is not each for each in plain), warps
 
 
 def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> bool:
@@ -70,11 +87,12 @@ def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> b
 
 
 def block_sizes(machine: Machine) -> tuple[int, ...]:
-    """Numbers of threads that a block may have; none on a host."""
+    """Numbers of threads that a block may have; none on a host. Blocks of one warp are candidates of their
+    own."""
     spec = machine.spec
     if spec is None:
         return ()
-    return tuple(n for n in BLOCK.sizes if n % spec.warp == 0 and n <= spec.threads_per_block)
+    return tuple(n for n in BLOCK.sizes if n % spec.warp == 0 and spec.warp < n <= spec.threads_per_block)
 
 
 def better_size(seconds: Callable[[int], float], machine: Machine) -> int:

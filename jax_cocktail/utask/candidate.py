@@ -24,7 +24,8 @@ class Candidate:
         reach each other's shared memory; at most `MOST_IN_CLUSTER` of them.
       elements: True if a thread or a block of a GPU runs the loop or branch of one batch element where it
         can; False if all of them stay together.
-      threads: of a unit that is a block of threads; 0: as many as the target has by default.
+      threads: of a unit that is a block of threads; 0: as many as the target has by default. Blocks of one
+        warp are for batch elements, which have one each.
     """
 
     units: int = 1

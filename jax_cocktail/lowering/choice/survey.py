@@ -130,10 +130,10 @@ def _resized(
     """The cheapest candidate with other numbers of threads per block: the one that promises to be cheaper,
     all of them if `thorough`. Its plan is priced for all sizes, since planning takes longer. Of programs with
     outlined functions the model knows too little: where their matrices are depends on registers."""
-    machine = prepared.machine
-    if not machine.is_gpu or not prices:
+    machine, usual = prepared.machine, [candidate for candidate in prices if not candidate.threads]
+    if not machine.is_gpu or not usual:
         return
-    best = min(prices, key=lambda candidate: prices[candidate])
+    best = min(usual, key=lambda candidate: prices[candidate])
     planned = _planned(prepared, best)
 
     def seconds(threads: int) -> float:

@@ -196,7 +196,8 @@ def possible(prepared: Translated, plan: Plan, units: int) -> bool:
     known = {each for n in numbers for each in ways(prepared, n)}
     usual, size = replace(plan.candidate, threads=0), plan.candidate.threads
     sized = not size or size in block_sizes(prepared.machine)
-    return sized and usual in known and set(plan.skip) < set(range(len(prepared.programs)))
+    asked = plan.candidate in known or (sized and usual in known)
+    return asked and set(plan.skip) < set(range(len(prepared.programs)))
 
 
 def whole_identity(program: UProgram, candidate: Candidate = SINGLE) -> str:
