@@ -37,6 +37,8 @@ from jax_cocktail.lowering.choice.survey import survey
 from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.utask.ir import by_threads, walk
 from jax_cocktail.utask.plan import LaunchPlan
+from jax_cocktail_tools.models import serving
+from jax_cocktail_tools.models.model import generator
 
 SPECS = {"A100": A100, "H200": H200}
 
@@ -87,12 +89,20 @@ def _rings(size: int) -> Callable[[], EnsembleProgram]:
     return lambda: (jax.vmap(ring), (jnp.ones((4096, size)),))
 
 
+def _requests() -> EnsembleProgram:
+    """Those of a server: a decoder of one layer, each with caches of its own."""
+    random = generator("serving")
+    weights = serving.weights_of(random, 256, 1000)
+    return serving.server(4, 2000), (*serving.requests(random, 1024, 1000, 2000), weights)
+
+
 ROWS: dict[str, Callable[[], EnsembleProgram]] = {
     **{name: partial(each.make, False) for name, each in ENSEMBLES.items()},
     "pendulums/100000": lambda: (jax.vmap(pendulum), (jnp.ones((10**5, 3)),)),
     "rings_64/4096": _rings(64),
     "rings_256/4096": _rings(256),
     "rings_1024/4096": _rings(1024),
+    "serving/1024": _requests,
 }
 
 
