@@ -76,6 +76,7 @@ class HostLoop:
                     following += 1
                 elif ended:
                     request[slot] = -1
+                    state = self.swap(state, slot, 0)  # attention shall not read its cache any more
             active = request >= 0
             if not active.any():
                 break

@@ -3,9 +3,9 @@
     python -m benchmarks.gpu.elements [--spec H200] [--build]
     python -m benchmarks.gpu.elements --emulate
 
-prints for each row the plan, the times that the model predicts for ours and for stock XLA, how many units
-find work, and with `--build` the registers and spills that the compiler reports. `--emulate` prints the
-cycles of one block of two rows in the latency laboratory, beside the same rows written by hand
+prints for each row the plan, the times that the model predicts for ours and for stock XLA, into how many
+parts the work falls, and with `--build` the registers and spills that the compiler reports. `--emulate`
+prints the cycles of one block of two rows in the latency laboratory, beside the same rows written by hand
 (`by_hand.cu`). Nothing is measured.
 """
 
@@ -108,8 +108,8 @@ ROWS: dict[str, Callable[[], EnsembleProgram]] = {
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plan of a row: predicted seconds of a call, the loops whose trips threads share, the units that
-    find work, and what the compiler reports."""
+    """The plan of a row: predicted seconds of a call, the loops whose trips threads share, the parts into
+    which the work falls (`units`), and what the compiler reports."""
 
     row: str
     plan: str
@@ -170,7 +170,7 @@ def emulated_cycles(row: str) -> tuple[float, float]:
 
 def table(found: Iterator[Planned]) -> Iterator[str]:
     """A line for each row."""
-    yield "| program | plan | units | ours, us | stock XLA, us | registers | spills |"
+    yield "| program | plan | parts | ours, us | stock XLA, us | registers | spills |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for each in found:
         known = ["-" if n is None else str(n) for n in (each.registers, each.spill_bytes)]

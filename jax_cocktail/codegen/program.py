@@ -378,6 +378,8 @@ def _first_part(number: int, first: Expression | int) -> Expression:
 def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
     _alias(context, loop)
     emit_transfer(context, loop.initial, loop.carried)
+    if by_threads(loop) and not all(map(context.same_place, loop.initial, loop.carried)):
+        context.fence()  # a trip may be on another thread than the copy of what it reads
     if loop.condition is None:
         assert loop.index is not None
         name, dtype = Name(f"v{loop.index.id}", outer=True), COMPUTE[loop.index.type.dtype]

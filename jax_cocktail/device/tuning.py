@@ -151,8 +151,10 @@ class ElementTuning:
     uneven: int = 4  # the trips of the longest element, by the mean: half that of 400 exponential lengths
 
     def width(self, elements: int) -> int:
-        """The number of slots of a batch that shares weights; 0: it has too few elements to refill them."""
-        return next((n for n in (self.slots, self.slots // 2) if elements >= 2 * n), 0)
+        """The number of slots of a batch that shares weights; 0: it has too few elements to refill them, or
+        too many to count."""
+        widths = (self.slots, self.slots // 2) if elements <= self.most else ()
+        return next((n for n in widths if elements >= 2 * n), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,37 @@ def test_a_loop_inside_that_searches_the_array():
     assert passed(jax.vmap(each), LENGTHS) > 0
 
 
+def test_elements_that_others_read():
+    """What an element that is done writes would count for the others."""
+
+    def step(state):
+        k, rows, total = state
+        active = k < LENGTHS
+        new = jax.vmap(lambda row, k: row.at[k].set(k + 1.0))(rows, k)
+        return (
+            jnp.where(active, k + 1, k),
+            jnp.where(active[:, None], new, rows),
+            jnp.where(active, total + new.sum(), total),
+        )
+
+    def together(total):
+        start = jnp.zeros(5, jnp.int32), jnp.zeros((5, 64)), total
+        return jax.lax.while_loop(lambda state: (state[0] < LENGTHS).any(), step, start)
+
+    assert passed(together, np.zeros(5, np.float32)) > 0
+
+
+def test_a_write_without_a_place():
+    numbers = jax.lax.ScatterDimensionNumbers((0,), (), ())
+
+    def write(array, k):
+        nowhere = jnp.zeros((0,), jnp.int32) + k
+        return jax.lax.scatter_add(array, nowhere, jnp.full((4,), k + 1.0), numbers)
+
+    arrays = np.zeros((len(LENGTHS), 64), np.float32)
+    assert passed(jax.vmap(lambda n, array: loop(write, n, array)), LENGTHS, arrays) > 0
+
+
 def test_small_arrays_are_chosen():
     function = jax.vmap(lambda n, a: loop(lambda a, k: a.at[k % 3].set(k * 1.0), n, a))
     program = translate(adapter.program(jax.make_jaxpr(function)(LENGTHS, np.zeros((5, 3)))), "small")

@@ -301,3 +301,22 @@ def test_random_elements(monkeypatch):
 
     each()
     assert any(found), found
+
+
+@pytest.mark.parametrize("sanitizer", [None, "thread"])
+def test_arrays_that_a_trip_on_another_thread_reads(sanitizer, monkeypatch):
+    """One unit has all elements, and its threads copy the array that all elements begin with."""
+
+    def each(length, rows):
+        def step(state):
+            k, rows = state
+            new = jnp.arange(8.0) + k
+            return k + 1, rows.at[k].set(new).at[k // 2 + 1].set(new)
+
+        return jax.lax.while_loop(lambda state: state[0] < length, step, (jnp.int32(0), rows))
+
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 9, 64).astype(np.int32)
+    rows = rng.normal(size=(40, 8)).astype(np.float32)
+    how = {"spec": WAVES[64], "threads": 128, "sanitizer": sanitizer}
+    run(monkeypatch, jax.vmap(each, in_axes=(0, None)), (lengths, rows), **how)

@@ -17,6 +17,7 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.nvidia import A100, B200, H200
 from jax_cocktail.lowering.choice.survey import survey
 from jax_cocktail.lowering.choice.variants import possible, prepare
+from jax_cocktail.schedule.sync import plan_tail
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import by_threads, is_parallel, walk
 from tests.cpu import sass
@@ -176,7 +177,8 @@ def test_units_that_wait(sanitizer, monkeypatch):
         y = jax.vmap(ring)(x)[2]
         return y - jnp.mean(y, axis=0)
 
-    run(monkeypatch, function, (normal(64, 100),), loops=None, sanitizer=sanitizer)
+    emitted = run(monkeypatch, function, (normal(64, 100),), loops=None, sanitizer=sanitizer)
+    assert "ck_wait" in emitted.source
 
 
 def test_counted_loops(monkeypatch):
@@ -252,3 +254,24 @@ def test_sixteen_warps_of_a_multiprocessor(function, spec, tmp_path: Path, monke
     assert any(name.startswith("SHFL") for name in opcodes)
     registers = built.kernels["ck_resident"].registers
     assert spec.resident_units(32, registers, launch.resident_shared_bytes) >= 16
+
+
+def test_own_arrays_of_all_blocks_are_bounded(monkeypatch):
+    """One block takes all elements if the arrays that do not fit in shared memory would fill the card."""
+
+    def each(x):
+        def step(state):
+            k, y = state
+            products = jnp.sort(jnp.outer(y[:64], y[:64]).reshape(-1))
+            return k + 1, jnp.tanh(y) + 0.1 * products[:4000]
+
+        return jax.lax.while_loop(lambda state: state[0] < 3, step, (0, x))[1]
+
+    rows = jax.ShapeDtypeStruct((4096, 4000), jnp.float32)
+    prepared = prepare(jax.make_jaxpr(jax.vmap(each))(rows), "rows", machine_of(H200))
+    (program,) = prepared.programs
+    plan = compiler.emit(program, machine_of(H200), candidate=WARP).plan
+    assert plan.most_units == 4096 and plan.private_bytes > 4 * 4000
+    monkeypatch.setattr(plan_tail, "_MOST_PRIVATE", H200.memory_bytes // (1 << 20))
+    emitted = compiler.emit(program, machine_of(H200), candidate=WARP)
+    assert "of global memory" in str(emitted.remarks[-1]) and emitted.plan.most_units == 1

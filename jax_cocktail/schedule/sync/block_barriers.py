@@ -53,10 +53,10 @@ class _BlockBarriers(Synchroniser):
         return after, {**state, **left} if isinstance(statement, LoopUTask) else left
 
     def accesses(self, statement: Statement) -> Iterator[Access]:
-        if by_threads(statement):
-            yield from self._trips(statement)
-        elif isinstance(statement, LoopUTask):
+        if isinstance(statement, LoopUTask):
             yield from self.transfer(statement.initial, statement.carried)
+            if by_threads(statement):
+                yield from self._trips(statement)
         elif isinstance(statement, StitchedUTask):
             for member in statement.members:
                 yield from self._own(member)

@@ -16,6 +16,7 @@ from functools import partial
 from jax_cocktail.codegen.gpu import near_words_bytes
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.device.machine import Machine
+from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.memory.copies import loop_copies, result_copies
 from jax_cocktail.schedule.memory.plan import plan_memory
 from jax_cocktail.schedule.memory.residency import residency
@@ -85,6 +86,9 @@ def run_passes(
     return planned
 
 
+_MOST_PRIVATE = 8  # of a card's memory: a share for what blocks have in it, each for itself
+
+
 def _memory_plan(program: UProgram, machine: Machine, cluster: int, units: int) -> MemoryPlan:
     """The memory of a stitched program. A block's shared memory holds the templates' scratch, then the unit's
     own values, then a mailbox."""
@@ -93,6 +97,11 @@ def _memory_plan(program: UProgram, machine: Machine, cluster: int, units: int) 
     template_bytes = machine.target.template_bytes(program)
     near = _near_bytes(program, machine, cluster) - template_bytes - MAILBOX_BYTES
     plan = plan_memory(program, near, units, machine.spec.warp)
+    private = plan.private_bytes * plan.most_units
+    if private * _MOST_PRIVATE > machine.spec.memory_bytes:
+        raise PlacementError(
+            f"the own arrays of {plan.most_units} blocks would take {private >> 20} MiB of global memory"
+        )
     own_bytes = (-(-plan.own_bytes // MAILBOX_BYTES) + 1) * MAILBOX_BYTES
     return replace(plan, template_bytes=template_bytes, own_bytes=own_bytes)
 

@@ -57,7 +57,9 @@ class _Before:
         taken = {next(k for k, s in enumerate(self.body) if s is self.loop)}
         cut, refused = self._cut(taken), set[int]()
         for _ in range(_MOST_TRIES):
-            known = (self.made.get(value) for value, _ in cut.needs)
+            # what a block reads whole is not to be computed whole by every block
+            parts = (value for value, _ in cut.needs if None not in cut.wanted[value])
+            known = (self.made.get(value) for value in parts)
             free = (k for k in known if k is not None and k not in taken | refused)
             found = next((k for k in free if self._moves(self.body[k], taken)), None)
             if found is None or cut.has_shared_weights:

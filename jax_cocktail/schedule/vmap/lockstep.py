@@ -1,8 +1,8 @@
 """Proves lock-step loops: `jax.vmap` makes them of a while loop with a batched predicate.
 
 Such a loop runs until no batch element's predicate is true, and a select keeps the carries of elements that
-are done. The proof: the predicate by which the body selects is the one that the condition reduces. The loop
-then computes each batch element independently of how long the others run.
+are done. The proof: the predicate by which the body selects is the one that the condition reduces. If no
+operator mixes batch elements (`cut`), each of them is then independent of how long the others run.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class _Recovery:
 
     def _slot_statement(self, statement: Statement) -> Statement | Sequence[Statement]:
         elements = element_loop(statement) if isinstance(statement, LoopUTask) else None
-        if elements is not None and elements.predicate.type.rank == 1:
+        if elements is not None and elements.predicate.type.rank == 1 and elements.predicate.type.size > 1:
             assert isinstance(statement, LoopUTask)
             count = elements.predicate.type.size
             places = tuple((v, axis) for v, (axis,) in zip(statement.outputs, elements.axes, strict=True))

@@ -21,7 +21,7 @@ from math import prod
 from jax_cocktail.analysis.classes import axis_classes
 from jax_cocktail.analysis.parallel import parallel_fault, scalar_constants
 from jax_cocktail.analysis.trips import side_by_side
-from jax_cocktail.device.tuning import ELEMENTS, ElementTuning
+from jax_cocktail.device.tuning import ELEMENTS, MODEL, ElementTuning
 from jax_cocktail.schedule.vmap.blocks import block_loop
 from jax_cocktail.schedule.vmap.by_thread import Batch, ByThread, check_count
 from jax_cocktail.schedule.vmap.cut import Uncuttable
@@ -58,7 +58,8 @@ def threads(
 ) -> UProgram:
     """Returns its argument if no loop or branch is over batch elements for which a thread or a block is
     enough. `warps`: a block is one warp."""
-    if any(is_a(s, "select") for s in walk(program.entry)):
+    statements = tuple(walk(program.entry))
+    if len(statements) <= MODEL.many_statements and any(is_a(s, "select") for s in statements):
         found, notes = _with_branches(program, limits, warps)
         for note in notes:
             remark(note)
@@ -135,7 +136,9 @@ class _Threads:
         blocks = None if batch is None else self._by_blocks(statement, region, needed, batch)
         if refused and not any(o.kind in PRODUCTS for o in operators_in(statement)):  # these share weights
             nobody_does = "no thread and no block" if batch is not None and blocks is None else "no thread"
-            self._say(False, f"{nobody_does} {refused}", statement.source)
+            many = batch is not None and batch.count >= self.limits.most_blocks
+            limit = f"; blocks run fewer than {self.limits.most_blocks}" if many and blocks is None else ""
+            self._say(False, f"{nobody_does} {refused}{limit}", statement.source)
         if batch is not None and blocks is not None:
             self._say_blocks(batch, statement.source)
             return blocks
@@ -195,19 +198,19 @@ class _Threads:
         elements = element_loop(loop)
         if elements is None or elements.predicate.type.rank != 1:
             return None
-        count = elements.predicate.type.size
-        width = self.limits.width(count) if count <= self.limits.most else 0
-        if not width:
-            return None
+        count, out = elements.predicate.type.size, Emitter(self.fresh, loop.source)
+        width = self.limits.width(count)
         axes = tuple(axis for (axis,) in elements.axes)
-        idle = max(width // 8, 1)
-        slots = Slots(width, 1, idle, 0, self.limits.uneven, self.limits.pieces)
-        out = Emitter(self.fresh, loop.source)
+        slots = Slots(width or 1, 1, max(width // 8, 1), 0, self.limits.uneven, self.limits.pieces)
         try:
             made = SlotLoop(loop, _spreads(loop, region), axes, count, slots, out)
-            if not made.cut.has_shared_weights:
-                return None
         except Uncuttable:
+            return None
+        if not made.cut.has_shared_weights:
+            return None
+        if not width:
+            limits = f"slots are for {self.limits.slots} to {self.limits.most}"
+            self._say(False, f"{count} batch elements share weights: {limits}", loop.source)
             return None
         made.statements()
         self._say(True, f"{count} batch elements of a vmapped while loop share {width} slots", loop.source)

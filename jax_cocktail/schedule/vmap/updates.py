@@ -6,7 +6,8 @@
 A lock-step loop keeps the state of elements that are done by a select over whole arrays. For an array of
 which an element writes a few numbers in each trip (a cache of keys and values, a list of tokens), the select
 copies all of it. Here elements that are done write outside of the array, where a scatter drops them, so that
-the array is updated in place. The body then computes other values for these elements, which nobody reads.
+the array is updated in place. The body then computes other values for these elements. Nobody reads them,
+since this is done only where no operator mixes batch elements.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
 from jax_cocktail.schedule.vmap.emit import Emitter
-from jax_cocktail.schedule.vmap.lockstep import element_loop, spread
+from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop, spread
 from jax_cocktail.schedule.vmap.selects import in_order
 from jax_cocktail.utask.ir import (
     LoopUTask,
@@ -33,6 +35,7 @@ from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues, region_reads
 from jax_cocktail.utask.types import Value
 
+_MOST = (1 << 31) - 1  # of an axis: positions may have 32 bits
 _WORTH = 4  # times as many numbers as the scatter writes: less is chosen as fast as it is skipped
 
 
@@ -53,7 +56,7 @@ def updates(program: UProgram) -> UProgram:
 def masked_updates(loop: LoopUTask, fresh: FreshValues) -> LoopUTask:
     """The loop, in lock-step as before, which is no longer visible; its argument if nothing changes."""
     elements = element_loop(loop)
-    if elements is None:
+    if elements is None or not _is_apart(loop, elements):
         return loop
     made, renamed, dropped = definitions(loop.body), dict[Value, Value](), set[Value]()
     masked = dict[Value, Sequence[Statement]]()  # by the result of the scatter
@@ -75,6 +78,18 @@ def masked_updates(loop: LoopUTask, fresh: FreshValues) -> LoopUTask:
     return replace(loop, body=region_reads(body, renamed))
 
 
+def _is_apart(loop: LoopUTask, elements: ElementLoop) -> bool:
+    """True if no batch element reads what another one computes: an active one may read one that is done."""
+    for d, count in enumerate(elements.predicate.type.shape):
+        if count != 1:
+            places = zip(loop.outputs, (axes[d] for axes in elements.axes), strict=True)
+            try:
+                Cut((loop,), places, count, 1)
+            except Uncuttable:
+                return False
+    return True
+
+
 def _scatters(
     value: Value, carried: Value, axes: Sequence[int], made: Mapping[Value, Statement]
 ) -> tuple[UOperator, ...]:
@@ -86,7 +101,8 @@ def _scatters(
         if not is_a(scatter, "scatter") or not set(axes) <= set(scatter.ints("operand_batching_dims")):
             return ()
         value, _, part = scatter.inputs
-        if part.type.size * _WORTH > value.type.size:
+        placed = scatter.ints("scatter_dims_to_operand_dims")
+        if not placed or part.type.size * _WORTH > value.type.size or max(value.type.shape) > _MOST:
             return ()
         found.append(scatter)
     return tuple(found)
@@ -153,7 +169,8 @@ def _steers(statement: Statement, changed: set[Value]) -> bool:
 
 
 def _loop_steers(loop: LoopUTask, changed: set[Value]) -> Iterator[bool]:
-    """The same of a loop, by what its carries depend on after any number of trips."""
+    """Marks what the carries of a loop depend on after any number of trips, and tells of each region whether
+    it is steered."""
     before = -1
     while before != len(changed):
         before = len(changed)
