@@ -179,10 +179,12 @@ class SlotLoop:
                 slot, number = inside.binary("div", index, many), inside.binary("rem", index, many)
             begin = inside.binary("mul", number, inside.number(size, INDEX))
             work, flag = inside.inside(), inside.reshape(inside.run(taken, 0, slot, 1), ())
-            part = work.run(value, axis, work.position(source, slot), 1)
-            part = part if pieces == 1 else work.run(part, along, begin, size)
             none = work.number(0, INDEX)
-            starts = [slot if d == axis else begin if d == along else none for d in range(old.type.rank)]
+            starts = [begin if d == along else none for d in range(old.type.rank)]
+            starts[axis] = work.position(source, slot)
+            type_ = old.type.resized(axis, 1).resized(along, size)
+            part = work.emit("dynamic_slice", (value, *starts), type_)
+            starts[axis] = slot
             new = work.emit("dynamic_update_slice", (*carried, part, *starts), old.type)
             outputs = inside.like(carried)
             inside.branch(flag, outputs, (((), carried), (work.out, (new,))))
