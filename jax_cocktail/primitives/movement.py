@@ -37,6 +37,12 @@ def identity(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) ->
     return inputs
 
 
+@rule("dce_sink")
+def dce_sink(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+    """A mark for passes of JAX: its operand is not dead. Nothing is computed."""
+    return ()
+
+
 @rule("device_put")
 def device_put(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     if equation.params["moves"]:

@@ -301,6 +301,16 @@ def functionally(x):
     return lax.fori_loop(0, 3, body, x)
 
 
+def until_small(x):
+    """JAX marks the checks of a condition, so that nothing removes them."""
+
+    def step(x):
+        checkify.check(x < 1000, "too large: {x}", x=x)
+        return x * 0.5
+
+    return lax.while_loop(lambda x: x > 1, step, x)
+
+
 def one_wrong(count):
     x = np.random.default_rng(0).uniform(1, 50, count).astype(np.float32)
     return x, np.where(np.arange(count) == count // 3, np.float32(4096), x)
@@ -318,9 +328,10 @@ def test_an_error_in_one_element(on, batched):
     jax.tree.map(equal, ours(right), jax.jit(batched(checked))(right))  # and the next call has none
 
 
+@pytest.mark.parametrize("each", [functionally, until_small])
 @pytest.mark.parametrize("on", ["cpus", "gpu"], indirect=True)
-def test_a_functional_check_in_one_element(on):
-    function = jax.vmap(checkify.checkify(functionally))
+def test_a_functional_check_in_one_element(on, each):
+    function = jax.vmap(checkify.checkify(each))
     ours, stock = on.jit(function), jax.jit(function)
     for x in one_wrong(70 if on.emulation else MANY):
         (error, found), (expected, known) = ours(x), stock(x)

@@ -17,7 +17,7 @@ from jax_cocktail.lowering.choice.plan_cache import Survey
 from jax_cocktail.lowering.choice.request import Request, known_survey
 from jax_cocktail.lowering.choice.variants import building, possible, rewritten
 from jax_cocktail.lowering.edge import custom_call
-from jax_cocktail.lowering.edge.adapter import computes_floats, primitive_name
+from jax_cocktail.lowering.edge.adapter import acts, computes_floats, primitive_name
 from jax_cocktail.lowering.edge.arguments import compiler_options, concrete_arguments
 from jax_cocktail.lowering.run import stopwatch
 from jax_cocktail.lowering.state import STATE, alone
@@ -184,7 +184,7 @@ def _arguments(request: Request) -> tuple[list[Any] | None, str]:
     if STATE.too_long:
         return None, STATE.too_long
     arguments = concrete_arguments(request.closed, request.mark)
-    if open_jaxpr(request.closed).effects:
+    if acts(open_jaxpr(request.closed).effects):
         return arguments, "the call has side effects"
     if _calls_python(request):
         return arguments, "every run would call Python"

@@ -10,6 +10,7 @@ import numpy as np
 
 from jax_cocktail.lowering.choice.decisions import Plan
 from jax_cocktail.lowering.choice.variants import Prepared, traced
+from jax_cocktail.lowering.edge.adapter import acts
 from jax_cocktail.lowering.run.stopwatch import runner
 from jax_cocktail.lowering.state import Mark, Recording, alone
 from jax_cocktail.primitives.jaxprs import open_jaxpr
@@ -24,7 +25,7 @@ def record(prepared: Prepared, plan: Plan, mark: Mark, arguments: Sequence[Any])
     rewritten, built = traced(prepared, plan, mark, mark.options.trace or DEFAULT_LEVEL)
     with alone():
         run = runner(rewritten.with_rings(), arguments)
-        if not open_jaxpr(prepared.closed).effects:
+        if not acts(open_jaxpr(prepared.closed).effects):
             jax.block_until_ready(run())
         found = jax.block_until_ready(run())
     count = len(found) - len(rewritten.rings)

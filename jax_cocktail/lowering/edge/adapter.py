@@ -52,6 +52,7 @@ CALLS = REMATERIALISED | {
 }
 _FOREIGN = "ffi_call"
 ORDERED = frozenset({"OrderedDebugEffect", "OrderedIOEffect"})  # JAX's names
+_KEPT = "NoDCEEffect"  # also JAX's
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(:\d+)*( \((?P<function>.*)\))?$", re.DOTALL)
 _PUBLIC = {p.name: p for p in vars(primitives).values() if isinstance(p, jex.Primitive)}
 _KEY = re.compile(r"^key<(?P<impl>.*)>$")
@@ -424,6 +425,12 @@ def _source(equation: Any, around: Source) -> Source:
     return around if found == NOWHERE else found
 
 
+def acts(effects: Iterable[Any]) -> bool:
+    """True if something happens beside the results: more than a mark that a value is not dead, as `checkify`
+    sets it on the checks of a loop's condition."""
+    return any(type(effect).__name__ != _KEPT for effect in effects)
+
+
 def _converted(equation: Any, inputs: Iterable[Atom], calls: Calls, around: Source = NOWHERE) -> Equation:
     """An equation on these operands. Raises UnsupportedError for unsupported types."""
     source = _source(equation, around)
@@ -437,7 +444,7 @@ def _converted(equation: Any, inputs: Iterable[Atom], calls: Calls, around: Sour
         params = _params(equation, calls, source)
     except UnsupportedError as error:
         raise UnsupportedError(error.reason, error.where or str(source)) from None
-    return Equation(primitive_name(equation), operands, outputs, params, source, bool(equation.effects))
+    return Equation(primitive_name(equation), operands, outputs, params, source, acts(equation.effects))
 
 
 def _params(equation: Any, calls: Calls, source: Source) -> dict[str, Any]:
