@@ -122,7 +122,7 @@ def test_gradient_of_an_element(monkeypatch):
     def curved(count):
         return lambda x: jax.lax.fori_loop(0, count, lambda _, v: jnp.tanh(v) * v + 1, x)
 
-    one = jax.grad(lambda x, flag: jax.lax.cond(flag, curved(9), curved(30), x))
+    one = jax.grad(lambda x, flag: jax.lax.cond(flag, curved(3), curved(8), x))
     run(monkeypatch, jax.vmap(one), (X, FLAGS["mixed"]), branches=3, sanitizer="address")
 
 
