@@ -38,8 +38,7 @@ class HostLoop:
     def __init__(self, weights: Any, heads: int, most: int, slots: int) -> None:
         self.weights, self.slots, self.most = weights, slots, most
         width = weights["table"].shape[1]
-        rows = -(-most // serving.BLOCK) * serving.BLOCK
-        self.cache = (slots, rows, heads, width // heads)
+        self.cache = (slots, serving.cache_rows(most), heads, width // heads)
         step = jax.vmap(serving.following, in_axes=(0, 0, 0, 0, None))
 
         def steps(count: int, state: Any, weights: Any) -> tuple[Any, Any]:

@@ -59,6 +59,11 @@ def following(token: Any, at: Any, keys: Any, values: Any, weights: Weights) -> 
     return jnp.argmax(x @ weights["words"]).astype(token.dtype), keys, values
 
 
+def cache_rows(most: int) -> int:
+    """Rows of caches for answers of up to so many tokens."""
+    return most if most <= BLOCK else -(-most // BLOCK) * BLOCK
+
+
 def answer(token: Any, length: Any, weights: Weights, heads: int, most: int) -> Any:
     """The ``length`` tokens that follow ``token``, in an array of ``most``, of one request."""
 
@@ -67,8 +72,7 @@ def answer(token: Any, length: Any, weights: Weights, heads: int, most: int) -> 
         token, keys, values = following(token, at, keys, values, weights)
         return at + 1, token, lax.dynamic_update_index_in_dim(tokens, token, at, 0), keys, values
 
-    rows = most if most <= BLOCK else -(-most // BLOCK) * BLOCK
-    cache = jnp.zeros((rows, heads, weights["table"].shape[1] // heads))
+    cache = jnp.zeros((cache_rows(most), heads, weights["table"].shape[1] // heads))
     state = jnp.int32(0), token, jnp.zeros(most, jnp.int32), cache, cache
     return lax.while_loop(lambda state: state[0] < length, step, state)[2]
 

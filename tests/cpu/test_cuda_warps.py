@@ -21,6 +21,7 @@ from jax_cocktail.schedule.sync import plan_tail
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import by_threads, is_parallel, walk
 from tests.cpu import sass
+from tests.cpu.by_threads import close
 from tests.cpu.cuda_compilers import nvcc
 from tests.cpu.cuda_text import NO_NVCC, NVCC
 from tests.cpu.emulated import KERNELS, WAVES, Emulation
@@ -45,13 +46,6 @@ def run(monkeypatch, function, arguments, loops=1, threads=32, **how):
     assert any("on a warp" in remark.text for remark in emitted.remarks)
     assert loops is None or "ck_wait" not in emitted.source
     return emitted
-
-
-def close(ours, stock):
-    if np.issubdtype(stock.dtype, np.inexact):
-        np.testing.assert_allclose(ours, stock, rtol=2e-5, atol=2e-5)
-    else:
-        np.testing.assert_array_equal(ours, stock)
 
 
 def normal(*shape):

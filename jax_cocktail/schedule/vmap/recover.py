@@ -25,8 +25,8 @@ from jax_cocktail.schedule.vmap.emit import Emitter, one_by_one
 from jax_cocktail.schedule.vmap.flags import without_flags
 from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop
 from jax_cocktail.schedule.vmap.narrow import Narrowing
-from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, is_a, reads
+from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots, spreads_of
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.rewrite import map_body, map_regions, with_body
 from jax_cocktail.utask.substitute import FreshValues
@@ -122,7 +122,7 @@ class _Recovery:
             parts = 1 if inside else self.limits.parts_of(count, width, self.units)
             idle = max(width // 4, 1)
             slots = Slots(width, parts, idle, idle if single.has_shared_weights else 1)
-            SlotLoop(loop, self._spreads(loop), axes, count, slots, out).statements()
+            SlotLoop(loop, spreads_of(loop, self.made), axes, count, slots, out).statements()
             out.out = [map_regions(s, self._in_slots) for s in out.out]
             self._say(
                 True, f"{count} batch elements of a vmapped while loop share {width} slots", loop.source
@@ -157,11 +157,6 @@ class _Recovery:
                 self._one_by_one(single, places, out, inside=True)
                 return out.out
         return map_regions(statement, self._in_slots)
-
-    def _spreads(self, loop: LoopUTask) -> tuple[UOperator, ...]:
-        """The broadcasts of scalars that `loop` reads: slots need no elements of them."""
-        found = (self.made.get(v) for v in reads(loop))
-        return tuple(o for o in found if is_a(o, "broadcast") and o.inputs[0].type.is_scalar)
 
     def _say(self, fired: bool, text: str, source: Source) -> None:
         self.remark(Remark("batch elements", fired, text, source))

@@ -8,16 +8,17 @@ and Laine, HPG'09, do this for rays).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jax_cocktail.cost.work import runs
 from jax_cocktail.device.tuning import BATCH
 from jax_cocktail.schedule.vmap.cut import Cut, Place
 from jax_cocktail.schedule.vmap.emit import COUNT, Emitter, one_by_one
+from jax_cocktail.schedule.vmap.lockstep import element_loop
 from jax_cocktail.schedule.vmap.updates import masked_updates
 from jax_cocktail.utask.builder import INDEX, beginning
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, is_a, reads
 from jax_cocktail.utask.types import TensorType, Value
 
 
@@ -34,6 +35,13 @@ class Slots:
     few: int = 1
     uneven: int = 1
     pieces: int = 1
+
+
+def spreads_of(loop: LoopUTask, made: Mapping[Value, Statement]) -> tuple[UOperator, ...]:
+    """The broadcasts of scalars that a loop reads: no batch element needs a part of them. `made`: what
+    defines values in scope."""
+    found = (made.get(v) for v in reads(loop))
+    return tuple(o for o in found if is_a(o, "broadcast") and o.inputs[0].type.is_scalar)
 
 
 class SlotLoop:
@@ -203,8 +211,9 @@ class SlotLoop:
         self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value], idle: int, likely: int
     ) -> tuple[Value, ...]:
         """Runs the loop on the slots until `idle` of them are done, after `likely` trips."""
-        loop = masked_updates(self._loop(out, carried, extra), out.fresh)
-        loop = replace(loop, likely_trips=likely)
+        loop = replace(self._loop(out, carried, extra), likely_trips=likely)
+        if (elements := element_loop(loop)) is not None:
+            loop = masked_updates(loop, elements, out.fresh)
         out.out.append(_until_idle(loop, self.slots.width, idle, out))
         return loop.outputs
 

@@ -31,7 +31,7 @@ from jax_cocktail.schedule.vmap.lockstep import element_loop
 from jax_cocktail.schedule.vmap.recover import branches_inside, narrowed
 from jax_cocktail.schedule.vmap.register_forms import FORMS
 from jax_cocktail.schedule.vmap.registers import Apart, Place, single
-from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots
+from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots, spreads_of
 from jax_cocktail.schedule.vmap.thread_branches import ThreadBranches
 from jax_cocktail.utask.ir import (
     LoopUTask,
@@ -203,7 +203,7 @@ class _Threads:
         axes = tuple(axis for (axis,) in elements.axes)
         slots = Slots(width or 1, 1, max(width // 8, 1), 0, self.limits.uneven, self.limits.pieces)
         try:
-            made = SlotLoop(loop, _spreads(loop, region), axes, count, slots, out)
+            made = SlotLoop(loop, spreads_of(loop, definitions(region)), axes, count, slots, out)
         except Uncuttable:
             return None
         if not made.cut.has_shared_weights:
@@ -254,20 +254,14 @@ class _Threads:
             if end in numbers and end.type.size > most:
                 starts[k] = self.fresh.make(start.type)
                 large[starts[k]] = start, numbers[end]
-        statements: Sequence[Statement] = (*_spreads(loop, region), replace(loop, initial=tuple(starts)))
+        spreads = spreads_of(loop, definitions(region))
+        statements: Sequence[Statement] = (*spreads, replace(loop, initial=tuple(starts)))
         ByThread(statements, batch, out, self.limits, large).emit()
         self._say(True, f"each of {batch.count} batch elements runs its own loop on a thread", loop.source)
         return out.out
 
     def _say(self, fired: bool, text: str, source: Source) -> None:
         self.remark(Remark("batch elements", fired, text, source))
-
-
-def _spreads(loop: LoopUTask, region: Region) -> tuple[UOperator, ...]:
-    """The broadcasts of scalars that a loop in a region reads: no element needs a part of them."""
-    made = definitions(region)
-    found = (made.get(v) for v in reads(loop))
-    return tuple(o for o in found if is_a(o, "broadcast") and o.inputs[0].type.is_scalar)
 
 
 def _has_loops(region: Region) -> bool:

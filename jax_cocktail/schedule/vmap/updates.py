@@ -47,17 +47,17 @@ def updates(program: UProgram) -> UProgram:
         return map_body(region, statement)
 
     def statement(statement: Statement) -> Statement:
-        masked = masked_updates(statement, fresh) if isinstance(statement, LoopUTask) else statement
-        return map_regions(masked, region)
+        elements = element_loop(statement) if isinstance(statement, LoopUTask) else None
+        if elements is not None and isinstance(statement, LoopUTask) and _is_apart(statement, elements):
+            statement = masked_updates(statement, elements, fresh)
+        return map_regions(statement, region)
 
     return map_regions(program, region)
 
 
-def masked_updates(loop: LoopUTask, fresh: FreshValues) -> LoopUTask:
-    """The loop, in lock-step as before, which is no longer visible; its argument if nothing changes."""
-    elements = element_loop(loop)
-    if elements is None or not _is_apart(loop, elements):
-        return loop
+def masked_updates(loop: LoopUTask, elements: ElementLoop, fresh: FreshValues) -> LoopUTask:
+    """The loop, in lock-step as before, which is no longer visible; its argument if nothing changes. No
+    operator mixes its `elements`."""
     made, renamed, dropped = definitions(loop.body), dict[Value, Value](), set[Value]()
     masked = dict[Value, Sequence[Statement]]()  # by the result of the scatter
     for k, result in enumerate(loop.body.results):
