@@ -36,7 +36,7 @@ from jax_cocktail.cost.vector import Price, Vector
 from jax_cocktail.cost.work import once_stopped, trips
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import ONE_WARP, TEMPLATES, Templates
-from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.device.tuning import BLOCK, ELEMENTS
 from jax_cocktail.device.unit import unit_of
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, by_threads, is_a
 from jax_cocktail.utask.plan import MemoryPlan
@@ -127,7 +127,7 @@ class _Timer:
     unknown_trips: int | None
     units: int
     block: int  # threads
-    together: int  # blocks on one multiprocessor, which share its rates but not its latencies
+    together: float  # blocks on one multiprocessor, which share its rates but not its latencies
     diverges: bool = False  # in trips of threads: the lanes of a warp may take all sides of a branch, in turn
 
     def all(self, nodes: Iterable[Node], alone: bool) -> Spent:
@@ -173,12 +173,12 @@ class _Timer:
         return replace(one * node.count, clock=clock + foreign, barriers=one.barriers)
 
     def _threads(self, node: Each) -> Spent:
-        """Warps hide the latency of each other, as long as the schedulers have slots left."""
-        one = replace(self, diverges=True).all(node.body, alone=True)
+        """Warps hide the latency of each other, as long as their schedulers have time to issue."""
         warps = ceil(node.count / self.spec.warp / self.units)
         together = min(warps, self.block // self.spec.warp)
-        slots = _SCHEDULERS * self.templates.scalar
-        clock = one.clock * (ceil(warps / together) * max(1.0, together / slots))
+        timer = replace(self, diverges=True, together=max(ELEMENTS.lone, together / _SCHEDULERS))
+        one = timer.all(node.body, alone=True)
+        clock = one.clock * ceil(warps / together)
         clock = np.maximum(clock, node.bytes * node.count / self.spec.l2_rate)
         return replace(one * node.count, clock=clock, barriers=0.0)
 

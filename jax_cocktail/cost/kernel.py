@@ -7,7 +7,7 @@ compared with it after the planner and the templates have changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
@@ -16,12 +16,13 @@ import numpy.typing as npt
 
 from jax_cocktail.cost.footprint import piece
 from jax_cocktail.cost.latency import ArrayPlaces, copy_counts, counts_of
+from jax_cocktail.cost.straight import straight
 from jax_cocktail.cost.unit_time import WHOLE, operand_bytes, operator_seconds, start_seconds
 from jax_cocktail.cost.vector import Vector
 from jax_cocktail.cost.work import may_stop_inside, runs, work
 from jax_cocktail.device.block import Block
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.device.tuning import BLOCK, MODEL, PROGRAM
+from jax_cocktail.device.tuning import BLOCK, ELEMENTS, MODEL, PROGRAM
 from jax_cocktail.device.unit import Unit, unit_of
 from jax_cocktail.utask.exchange import anything_crosses, value_words
 from jax_cocktail.utask.ir import (
@@ -201,11 +202,12 @@ def turns(first: int, parts: int, units: int) -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """The context of a statement. `alone`: one unit runs it as its part; `far`: values that other units write
-    again in every trip, and views of them; `again`: the trips of enclosing loops re-read all other data, and
-    `near` is the share of it that stays in shared memory."""
+    """The context of a statement. `alone`: one unit runs it as its part; `thread`: one thread does; `far`:
+    values that other units write again in every trip, and views of them; `again`: the trips of enclosing
+    loops re-read all other data, and `near` is the share of it that stays in shared memory."""
 
     alone: bool = False
+    thread: bool = False
     again: bool = False
     far: frozenset[Value] = field(default=frozenset())
     near: float = 0.0
@@ -225,7 +227,9 @@ class _Walker:
 
     def region(self, region: Region, context: _Context) -> Nodes:
         context = replace(context, near=self._near(region.body, context))
-        kept = (s for s in region.body if not is_a(s, "arrive"))
+        kept = [s for s in region.body if not is_a(s, "arrive")]
+        if context.thread:
+            return tuple(self._thread(kept, context))
         return tuple(node for s in kept for node in self._statement(s, context))
 
     def _near(self, statements: Sequence[Statement], context: _Context) -> float:
@@ -239,7 +243,7 @@ class _Walker:
     # -- statements --------------------------------------------------------------------------------------
     def _statement(self, statement: Statement, context: _Context) -> Nodes:
         if by_threads(statement):
-            nodes = self.region(statement.body, replace(context, alone=True))
+            nodes = self.region(statement.body, replace(context, alone=True, thread=True))
             return (Each(nodes, statement.trip_count or 0, _pieces(statement.body)),)
         if is_parallel(statement) and not context.alone:
             return (self._parts(statement, context),)
@@ -247,6 +251,27 @@ class _Walker:
             first = self._copies(statement.initial, statement.carried, context)
             return (*first, self._loop(statement, context))
         return (self._other(statement, context),)
+
+    def _thread(self, statements: Sequence[Statement], context: _Context) -> Iterator[Node]:
+        """Loops and branches of one thread, and the straight code between them."""
+        memory, run = self._memory(context), list[UOperator | StitchedUTask]()
+        for statement in (*statements, None):
+            if isinstance(statement, UOperator | StitchedUTask):
+                run.append(statement)
+                continue
+            if run:
+                chain, operations = straight(run, lambda operator: counts_of(operator, memory))
+                links = {**chain, "scalar": chain["scalar"] * ELEMENTS.chain}
+                leaves = [self._leaf(each, context) for each in run]
+                yield Work(
+                    links,
+                    operations * ELEMENTS.issue_clocks / self.spec.clock_rate,
+                    sum((leaf.bytes for leaf in leaves), LevelBytes()),
+                    sum(leaf.flops for leaf in leaves),
+                )
+                run = []
+            if statement is not None:
+                yield from self._statement(statement, context)
 
     def _other(self, statement: Statement, context: _Context) -> Node:
         if isinstance(statement, BranchUTask):

@@ -146,6 +146,10 @@ class ElementTuning:
     most_blocks: int = 1 << 16  # elements that blocks run; each may have memory of its own
     branch_flops: float = 64.0  # of a side of a select, from which only elements that take it compute it
     side_flops: float = 256.0  # the same outside of their loops, of a side without a loop
+    # [M] The latency of threads: from four rows in the laboratory, with one warp and with 32.
+    issue_clocks: float = 0.8  # of an operation of a warp: multiplications and additions become one
+    lone: float = 1.9  # such times that a scheduler needs with one warp alone, which waits for itself
+    chain: float = 0.72  # of an operation in a chain, by one that all threads of a block repeat
     slots: int = 128  # elements computed together if they share weights: rows that fill matrix instructions
     pieces: int = 16  # of a slot's large array that blocks fill side by side
     uneven: int = 4  # the trips of the longest element, by the mean: half that of 400 exponential lengths

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jax_cocktail
+from benchmarks.gpu.elements import ring
 from jax_cocktail import compiler
 from jax_cocktail.build.device import build_device_program
 from jax_cocktail.codegen.gpu import launch_plan
@@ -87,24 +88,6 @@ def power(a):
 
     start = a[0] / jnp.max(a), 0, jnp.float32(0), jnp.float32(1)
     return jax.lax.while_loop(lambda state: (state[3] > 1e-2) & (state[1] < 20), step, start)[:3]
-
-
-def ring(x):
-    """Oscillators that pull at their neighbours, by Heun's method with steps of its own."""
-
-    def slope(y):
-        return jnp.roll(y, 1) + jnp.roll(y, -1) - y - y**3
-
-    def step(state):
-        t, h, y = state
-        a = slope(y)
-        b = slope(y + h * a)
-        error = 100 * jnp.sqrt(jnp.mean((h / 2 * (b - a)) ** 2))
-        good = error <= 1
-        y = jnp.where(good, y + h / 2 * (a + b), y)
-        return jnp.where(good, t + h, t), h * jnp.clip(0.9 * jax.lax.rsqrt(error + 1e-9), 0.3, 2.0), y
-
-    return jax.lax.while_loop(lambda state: state[0] < 0.5, step, (jnp.float32(0), jnp.float32(0.1), x))
 
 
 def inverse(a):
@@ -185,7 +168,7 @@ def test_map(monkeypatch):
 
 def test_one_after_another(monkeypatch):
     """Each warp goes on with its own elements."""
-    run(monkeypatch, lambda x: jax.vmap(jacobi)(jax.vmap(ring)(x)[2]), (normal(64, 100),), loops=2)
+    run(monkeypatch, lambda x: jax.vmap(jacobi)(jax.vmap(ring)(x)), (normal(64, 100),), loops=2)
 
 
 @pytest.mark.parametrize("wave", [32, 64])
@@ -212,7 +195,15 @@ def test_small_elements_keep_their_threads():
     assert loops == {31: ["thread"], 32: ["unit"]}
 
 
-@pytest.mark.parametrize("size", [64, 256, 1024])
+def test_the_model_prefers_threads_for_small_elements():
+    """Rings of 64 numbers fit the registers of a thread, which exchanges nothing with others."""
+    prepared = prepare(jax.make_jaxpr(jax.vmap(ring))(normal(4096, 64)), "ring", machine_of(H200))
+    found = survey(prepared, H200.units)
+    emitted = compiler.emit(*prepared.programs, machine_of(H200), candidate=found.best.candidate)
+    assert [s.level for s in walk(emitted.program.entry) if is_parallel(s)] == ["thread"]
+
+
+@pytest.mark.parametrize("size", [256, 1024])
 def test_the_model_prefers_warps(size):
     """To blocks of more threads, and to a batch that stays together."""
     prepared = prepare(jax.make_jaxpr(jax.vmap(ring))(normal(4096, size)), "ring", machine_of(H200))
