@@ -92,6 +92,9 @@ template <class W>
 CK_INLINE W ck_word_from_before(W word, i32 by) {
   return __shfl_up_sync(CK_ALL_LANES, word, u32(by));
 }
+CK_INLINE u64 ck_lanes_where(bool said) { return __ballot_sync(CK_ALL_LANES, said); }
+CK_INLINE i32 ck_lanes_in(u64 lanes) { return __popc(u32(lanes)); }
+CK_INLINE u32 ck_count(u32* at, u32 n) { return atomicAdd(at, n); }
 CK_INLINE u32 ck_warp_most(u32 word) { return __reduce_max_sync(CK_ALL_LANES, word); }
 CK_INLINE u32 ck_warp_least(u32 word) { return __reduce_min_sync(CK_ALL_LANES, word); }
 

@@ -64,6 +64,10 @@ enum CkScope { CK_CLUSTER, CK_GPU, CK_SYSTEM };
 // ck_word_from_lane(word, lane); ck_word_from_before(word, by), which is `by` lanes before this one (in the
 // first ones, their own). If CK_HAS_WARP_EXTREMES: ck_warp_most(word), ck_warp_least(word).
 //
+// ck_lanes_where(said): a bit for each lane of the warp that says so, all of which take part;
+// ck_lanes_in(lanes): how many bits are there. ck_count(at, n): adds to a number in the block's shared memory
+// and returns the old one, ordered with nothing.
+//
 // ck_is_global(at): whether an address is in global memory. ck_far(at), ck_in_shared(at): the same pointer,
 // of which the compiler knows that it is into global memory, or into shared memory: accesses are then not
 // those of an address that may be either. The emulation holds programs to the former.

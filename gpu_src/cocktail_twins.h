@@ -123,6 +123,11 @@ CK_INLINE W ck_word_from_before(W word, i32 by CK_AND_WHERE) {
   i32 from = ck_warp_lane() - by;
   return ck_word_of("ck_word_from_before", word, from < 0 ? ck_warp_lane() : from, {CK_PLACED});
 }
+CK_INLINE u64 ck_lanes_where(bool said CK_AND_WHERE) {
+  return ck_emulation::ballot("ck_lanes_where", ck_emulation::ALL_LANES, said, {CK_PLACED});
+}
+CK_INLINE i32 ck_lanes_in(u64 lanes) { return __builtin_popcountll(lanes); }
+CK_INLINE u32 ck_count(u32* at, u32 n) { return __atomic_fetch_add(at, n, __ATOMIC_RELAXED); }
 CK_INLINE u32 ck_warp_most(u32 word CK_AND_WHERE) {
   auto larger = [](u32 a, u32 b) { return a > b ? a : b; };
   return ck_emulation::fold("ck_warp_most", ck_emulation::ALL_LANES, word, larger, {CK_PLACED});

@@ -121,6 +121,17 @@ CK_WORD(ck_word_from_partner, ck_flipped)
 CK_WORD(ck_word_from_lane, ck_chosen)
 CK_WORD(ck_word_from_before, ck_shifted)
 #undef CK_WORD
+CK_INLINE u64 ck_lanes_where(bool said) {
+#if CK_WARP == 64
+  return __builtin_amdgcn_ballot_w64(said);
+#else
+  return __builtin_amdgcn_ballot_w32(said);
+#endif
+}
+CK_INLINE i32 ck_lanes_in(u64 lanes) { return __builtin_popcountll(lanes); }
+CK_INLINE u32 ck_count(u32* at, u32 n) {
+  return __hip_atomic_fetch_add(at, n, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
 
 // ---- where memory is ------------------------------------------------------------------------------------
 

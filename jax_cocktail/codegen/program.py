@@ -381,15 +381,10 @@ def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
     if by_threads(loop) and not all(map(context.same_place, loop.initial, loop.carried)):
         context.fence()  # a trip may be on another thread than the copy of what it reads
     if loop.condition is None:
-        assert loop.index is not None
-        name, dtype = Name(f"v{loop.index.id}", outer=True), COMPUTE[loop.index.type.dtype]
-        context.registers[loop.index] = name if dtype == context.writer.index else code("{}({})", dtype, name)
-        context.indices[name] = "i64"
-        if by_threads(loop) and (inner := threads.unending(context, loop)) is not None:
-            _alias(context, inner)
-            threads.emit_refilled(context, loop, inner, name, partial(_emit_region, context))
-            del context.indices[name]
+        if by_threads(loop) and (nest := threads.nest(context, loop)):
+            _emit_refilled(context, nest)
             return
+        name = _count_trips(context, loop)
         with _trips(context, loop, name):
             _emit_region(context, loop.body)
             context.stamp_within(loop)
@@ -402,6 +397,25 @@ def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
         _emit_region(context, loop.body)
         context.stamp_within(loop)
         emit_transfer(context, loop.body.results, loop.carried)
+
+
+def _count_trips(context: Context, loop: LoopUTask) -> Name:
+    """Names the variable that counts the trips of a loop."""
+    assert loop.index is not None
+    name, dtype = Name(f"v{loop.index.id}", outer=True), COMPUTE[loop.index.type.dtype]
+    context.registers[loop.index] = name if dtype == context.writer.index else code("{}({})", dtype, name)
+    context.indices[name] = "i64"
+    return name
+
+
+def _emit_refilled(context: Context, nest: tuple[LoopUTask, ...]) -> None:
+    """Loops in a loop whose trips threads take, each when it is done with another one."""
+    for inner in nest[1:]:
+        _alias(context, inner)
+    names = [None if loop.condition is not None else _count_trips(context, loop) for loop in nest]
+    threads.Refilled(context, nest, names, partial(_emit_region, context)).write()
+    for name in filter(None, names):
+        del context.indices[name]
 
 
 def _alias(context: Context, loop: LoopUTask) -> None:

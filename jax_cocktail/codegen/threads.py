@@ -1,32 +1,43 @@
 """Emits loops whose trips the threads of all units share: each thread runs its trips alone.
 
 Warps take runs of trips, so that their accesses coalesce. Units take warps in turn, so that a few trips are
-spread over all units. If a trip is a loop of unknown length, a thread begins its next trip as soon as it is
+spread over all units. If a trip is a loop of unknown length, a thread takes its next trip as soon as it is
 done, while the other threads of its warp still run theirs (persistent threads: Aila and Laine, HPG'09):
 
-    for (trip ...) {                       if (trip < trips) {
-      first;                                 first;
-      while (going) body;                    for (;;) {
-      last;                      ->            if (!going) { last; trip += ...; if (trip >= trips) break;
-    }                                                        first; continue; }
-                                               body;
+    for (trip ...) {                       for (;;) {
+      first;                                 if (many lanes of the warp rest) {
+      while (going) body;                      if (rests) { last; take a trip; }
+      last;                      ->            if (no lane has a trip) break;
+    }                                          if (took one) { first; begin; }
                                              }
+                                             for (a few turns while going) body;
                                            }
+
+The lanes of a warp vote before they go on. Otherwise a compiler makes an inner loop of `body`, where all
+lanes wait for the longest one. With loops in loops, a lane that is done with the innermost one goes on in the
+outer ones, whatever the others do there (program-counter autobatching: Radul et al., MLSys'20). `at` is the
+number of the loop that it has ended, and `inside` that of the loop whose body it begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import cast
 
 from jax_cocktail.codegen.context import Context
-from jax_cocktail.codegen.kernel import Name
+from jax_cocktail.codegen.kernel import Expression, Name, Node
 from jax_cocktail.codegen.transfer import emit_transfer
-from jax_cocktail.codegen.writer import code
-from jax_cocktail.utask.ir import LoopUTask, Region, StitchedUTask, UOperator
+from jax_cocktail.codegen.writer import code, joined
+from jax_cocktail.cost.footprint import written
+from jax_cocktail.device.tuning import ELEMENTS
+from jax_cocktail.utask.ir import LoopUTask, Region, StitchedUTask, UOperator, operators_in
+from jax_cocktail.utask.operators import KINDS
 
 FIRST, NEXT = "ck_first_trip(unit)", "ck_next_trip(unit)"
+_GOING, _AT, _INSIDE = Name("going"), Name("at"), Name("inside")
+_ENDS, _TAKES = Name("ends"), Name("takes")
 Emit = Callable[[Region], None]
 
 
@@ -39,40 +50,156 @@ def alone(context: Context) -> Iterator[None]:
     context.part_depth, context.by_thread = context.part_depth - 1, False
 
 
-def unending(context: Context, loop: LoopUTask) -> LoopUTask | None:
-    """The loop of unknown length that a trip is, but for straight code before and behind it; None if it is
-    something else, or if no thread has a second trip."""
-    nested = [s for s in loop.body.body if not isinstance(s, UOperator | StitchedUTask)]
-    one_round = cast(int, loop.trip_count) <= context.plan.most_units * context.target.threads
-    if one_round or len(nested) != 1:
-        return None
-    inner = nested[0]
-    return inner if isinstance(inner, LoopUTask) and inner.condition is not None else None
+def nest(context: Context, loop: LoopUTask) -> tuple[LoopUTask, ...]:
+    """A loop whose trips threads share, and the loops in it of which each is all that a trip of the one
+    around it does, but for straight code before and behind it. The last one has an unknown length. Empty if
+    there is none, if a thread has few trips, or if the straight code takes much longer than the last loop:
+    few lanes at a time would run it."""
+    found = [loop]
+    while len(inner := _nested(found[-1].body)) == 1 and isinstance(inner[0], LoopUTask):
+        found.append(inner[0])
+    while found and found[-1].condition is None:
+        found.pop()
+    if len(found) < 2:
+        return ()
+    rounds = cast(int, loop.trip_count) / (context.plan.most_units * context.target.threads)
+    beside = sum(_operations(*_beside(outer, inner)) for outer, inner in zip(found, found[1:], strict=False))
+    innermost = _operations(found[-1].body, found[-1].condition)
+    worth = rounds >= ELEMENTS.rounds(innermost) and beside <= ELEMENTS.beside * innermost
+    return tuple(found) if worth else ()
 
 
-def emit_refilled(context: Context, loop: LoopUTask, inner: LoopUTask, name: Name, emit: Emit) -> None:
-    """The loop as above. `inner`: see `unending`; `name`: of the variable that counts trips; `emit` emits a
-    region."""
-    writer, condition, trips = context.writer, inner.condition, cast(int, loop.trip_count)
-    assert condition is not None
-    at = next(k for k, s in enumerate(loop.body.body) if s is inner)
-    first, last = (Region((), body, ()) for body in (loop.body.body[:at], loop.body.body[at + 1 :]))
+def _nested(region: Region) -> list[object]:
+    return [s for s in region.body if not isinstance(s, UOperator | StitchedUTask)]
 
-    def begin() -> None:
-        emit(first)
-        emit_transfer(context, inner.initial, inner.carried)
 
-    with alone(context), writer.block():
-        writer.var(writer.index, name, FIRST)
-        with writer.block(code("if ({} < {})", name, trips)):
-            begin()
+def _beside(outer: LoopUTask, inner: LoopUTask) -> tuple[Region, Region]:
+    """The statements of a loop's body before and behind the loop in it."""
+    at = next(k for k, s in enumerate(outer.body.body) if s is inner)
+    return Region((), outer.body.body[:at], ()), Region((), outer.body.body[at + 1 :], ())
+
+
+def _operations(*regions: Region | None) -> float:
+    """Of one run of the statements, loops within them once."""
+    operators = (o for region in regions if region is not None for o in operators_in(region))
+    return sum(KINDS[o.kind].cost * written(o).type.size for o in operators)
+
+
+@dataclass(frozen=True, slots=True)
+class Refilled:
+    """Emits a nest of loops as above. `names`: of the variables that count their trips, or None; `emit` emits
+    a region."""
+
+    context: Context
+    loops: tuple[LoopUTask, ...]
+    names: Sequence[Name | None]
+    emit: Emit
+
+    def write(self) -> None:
+        writer, trip, trips = self.context.writer, self._trip, self._trips
+        self.context.needs.add("refill")
+        with alone(self.context), writer.block():
+            writer.line("ck_begin_trips(unit);")
+            writer.var(writer.index, trip, "-1")
+            writer.var("bool", _GOING, "false")
+            for name in filter(None, self.names[1:]):
+                writer.var(writer.index, name, "0")
+            if self._deep:
+                writer.var("i32", _AT, "0")
+            begins, turns, ends = map(self._written, (self._begins, self._turns, self._ends))
             with writer.block("for (;;)"):
-                emit(condition)
-                with writer.block(code("if (!{})", context.register(condition.results[0]))):
-                    emit(last)
-                    writer.line("{} += {};", name, NEXT)
-                    writer.line("if ({} >= {}) break;", name, trips)
-                    begin()
-                    writer.line("continue;")
-                emit(inner.body)
-                emit_transfer(context, inner.body.results, inner.carried)
+                with writer.block(code("if (ck_many_rest({}))", _GOING)):
+                    writer.let("bool", _ENDS, code("!{} && {} < {}", _GOING, trip, trips))
+                    writer.nodes += ends
+                    taken = code("ck_take_trips(unit, {}, {}, &{})", _TAKES, trips, trip)
+                    writer.line("if (!{}) break;", taken)
+                    writer.nodes += begins
+                writer.nodes += turns
+            writer.line("ck_end_trips();")
+
+    def _written(self, write: Callable[[], None]) -> list[Node]:
+        """The text of a part, written in the order of the program: what is behind a loop uses registers of
+        what is before it."""
+        nodes = self.context.writer.nodes
+        before = len(nodes)
+        write()
+        found = nodes[before:]
+        del nodes[before:]
+        return found
+
+    @property
+    def _trip(self) -> Name:
+        return cast(Name, self.names[0])
+
+    @property
+    def _trips(self) -> int:
+        return cast(int, self.loops[0].trip_count)
+
+    @property
+    def _deep(self) -> bool:
+        return len(self.loops) > 2
+
+    def _ends(self) -> None:
+        """What is behind the loops that lanes have ended, from the innermost on."""
+        writer, trip = self.context.writer, self._trip
+        writer.var("bool", _TAKES, _ENDS)
+        if self._deep:
+            writer.var("i32", _INSIDE, "-1")
+        for number in range(len(self.loops) - 2, -1, -1):
+            here = [code("{} && {} >= 0", _ENDS, trip)]
+            here += [code("{} == {} && {} < 0", _AT, number + 1, _INSIDE)] if self._deep else []
+            with writer.block(code("if ({})", joined(" && ", here))):
+                outer = self.loops[number]
+                self.emit(_beside(outer, self.loops[number + 1])[1])
+                if number:
+                    emit_transfer(self.context, outer.body.results, outer.carried)
+                    if outer.condition is None:
+                        writer.line("{} += 1;", cast(Name, self.names[number]))
+                    self._test(number)
+        if self._deep:
+            writer.line("{} = {} && ({} < 0 || {} < 0);", _TAKES, _ENDS, trip, _INSIDE)
+
+    def _test(self, number: int) -> None:
+        """Goes on with a loop, or tells that it has ended."""
+        writer, lives = self.context.writer, self._lives(number)
+        writer.line("if ({}) {} = {}; else {} = {};", lives, _INSIDE, number, _AT, number)
+
+    def _lives(self, number: int) -> Expression:
+        loop = self.loops[number]
+        if loop.condition is None:
+            return code("{} < {}", cast(Name, self.names[number]), cast(int, loop.trip_count))
+        self.emit(loop.condition)
+        return code("{}", self.context.register(loop.condition.results[0]))
+
+    def _begins(self) -> None:
+        """What is before the loops that lanes begin, from the outermost on."""
+        writer, trip, trips = self.context.writer, self._trip, self._trips
+        if self._deep:
+            writer.line("if ({} && {} < {}) {} = 0;", _TAKES, trip, trips, _INSIDE)
+        for number, inner in enumerate(self.loops[1:], 1):
+            here = code("{} && {} < {}", _TAKES, trip, trips)
+            if self._deep:
+                here = code("{} == {}", _INSIDE, number - 1)
+            with writer.block(code("if ({})", here)):
+                self.emit(_beside(self.loops[number - 1], inner)[0])
+                emit_transfer(self.context, inner.initial, inner.carried)
+                if (name := self.names[number]) is not None:
+                    writer.line("{} = 0;", name)
+                if number < len(self.loops) - 1:
+                    self._test(number)
+                    continue
+                if self._deep:
+                    writer.line("{} = {};", _AT, number)
+                writer.set(_GOING, self._lives(number))
+
+    def _turns(self) -> None:
+        """A few iterations of the innermost loop: the less they compute, the more are worth a vote."""
+        inner, writer = self.loops[-1], self.context.writer
+        turns = ELEMENTS.turns(_operations(inner.body, inner.condition))
+        head = code("if ({})", _GOING)
+        if turns > 1:
+            head = code("for (i32 turn = 0; turn < {} && {}; turn += 1)", turns, _GOING)
+        with writer.block(head):
+            self.emit(inner.body)
+            emit_transfer(self.context, inner.body.results, inner.carried)
+            writer.set(_GOING, self._lives(len(self.loops) - 1))

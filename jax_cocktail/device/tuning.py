@@ -150,9 +150,21 @@ class ElementTuning:
     issue_clocks: float = 0.8  # of an operation of a warp: multiplications and additions become one
     lone: float = 1.9  # such times that a scheduler needs with one warp alone, which waits for itself
     chain: float = 0.72  # of an operation in a chain, by one that all threads of a block repeat
+    voted: float = 256.0  # operations of a lane of a warp, for which one vote of all lanes is cheap
+    most_turns: int = 8  # of a loop between two votes: lanes that are done wait for the next one
+    beside: float = 6.0  # of the operations of an innermost loop, before and behind it, that few lanes run
     slots: int = 128  # elements computed together if they share weights: rows that fill matrix instructions
     pieces: int = 16  # of a slot's large array that blocks fill side by side
     uneven: int = 4  # the trips of the longest element, by the mean: half that of 400 exponential lengths
+
+    def rounds(self, operations: float) -> int:
+        """The batch elements of a thread from which it pays that lanes do not wait for each other. To take
+        one takes as long as a load from memory, which many operations hide."""
+        return 4 if operations >= self.voted / 8 else 16
+
+    def turns(self, operations: float) -> int:
+        """The iterations of a loop between two votes."""
+        return int(min(max(self.voted / max(operations, 1.0), 1.0), self.most_turns))
 
     def width(self, elements: int) -> int:
         """The number of slots of a batch that shares weights; 0: it has too few elements to refill them, or
