@@ -36,7 +36,7 @@ from jax_cocktail.analysis.verifier import Form, verify
 from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.build.executable import Executable
 from jax_cocktail.build.host import build_program, host_toolchain
-from jax_cocktail.build.kernels import DeviceToolchain, check_registers
+from jax_cocktail.build.kernels import DeviceToolchain, beside_arrays, check_registers
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import HOST, with_threads
@@ -45,7 +45,7 @@ from jax_cocktail.codegen.stamps import StampTable, beside_counters, stamps_of, 
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
-from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.device.tuning import BLOCK, ELEMENTS
 from jax_cocktail.errors import BuildError, PlacementError
 from jax_cocktail.placement.limits import in_cluster, limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
@@ -106,7 +106,9 @@ def passes(
     if not machine.is_gpu:
         table.append(("recover", partial(recover, units=candidate.units, remark=remark)))
     elif candidate.units > 1 and candidate.elements:
-        table.append(("threads", partial(threads, remark=remark, warps=machine.has_single_warps)))
+        elements = ELEMENTS if candidate.local else replace(ELEMENTS, local=0)
+        by_threads = partial(threads, remark=remark, limits=elements, warps=machine.has_single_warps)
+        table.append(("threads", by_threads))
     table.append(("updates", updates))
     if candidate.distribute:
         table.append(("layers", partial(layers, remark=remark)))
@@ -358,12 +360,15 @@ def _build_for_device(
     """Assumes that the registers suffice, asks the compiler, and builds in other ways if they do not
     (AStitch, ASPLOS'22, section 4.5). The program that spills least is taken, and told about."""
     toolchain = compiler or device_toolchain(spec.arch)
+    own = emitted.plan.thread_bytes
     built = build_device_program(emitted.source, toolchain, spec, cache_limit_bytes=cache_limit_bytes)
+    built = beside_arrays(built, own)
     seconds, remarks = emitted.seconds + built.seconds, list(emitted.remarks)
     for way, machine in _other_ways(emitted.machine) if built.spills else ():
         stamps = _stamps_for(emitted, machine)
         text = emit_program(emitted.program, emitted.plan, machine, stamps=stamps)
         other = build_device_program(text.source, toolchain, spec, cache_limit_bytes=cache_limit_bytes)
+        other = beside_arrays(other, own)
         seconds += other.seconds
         before, after = sum(built.spills.values()), sum(other.spills.values())
         if after < before:

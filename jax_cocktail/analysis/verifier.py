@@ -60,6 +60,7 @@ LEGAL: Mapping[Form, Legal] = {
 _INDEX = TensorType("int64")
 _PREDICATE = TensorType("bool")
 _SELECTOR = TensorType("int32")
+_OF_ONE_THREAD = ("constant", "dynamic_update_slice", "empty")  # the operators with arrays as results there
 
 
 def verify(program: UProgram, form: Form | None = None) -> None:
@@ -231,7 +232,7 @@ class _Verifier:
         """Constraint 1 of COCKTAILER: what a thread runs alone asks for no other thread."""
         for operator in operators_in(loop.body):
             arrays = [v for v in operator.outputs if not v.type.is_scalar]
-            if operator.facts.together or (arrays and operator.kind != "dynamic_update_slice"):
+            if operator.facts.together or (arrays and operator.kind not in _OF_ONE_THREAD):
                 self._where = operator
                 self._fail(f"{operator.kind} in what one thread runs: it takes a block")
 

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jax_cocktail.build.kernels import KernelFacts
+from jax_cocktail.build.kernels import FRAMES_BYTES, KernelFacts
 
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _ELF = b"\x7fELF\x02\x01"  # 64 bits, little-endian
@@ -18,8 +18,6 @@ _NOTES, _METADATA = 7, 32  # SHT_NOTE, NT_AMDGPU_METADATA
 _ENTRY = struct.Struct("<QQQ")  # of a bundle: offset, bytes, and the length of the name that follows
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _NOTE = struct.Struct("<III")
-
-_FRAMES_BYTES = 64  # [E] 16 for each function that calls another
 
 Resources = Mapping[str, Mapping[str, object]]
 
@@ -35,7 +33,7 @@ def _facts(said: Mapping[str, object]) -> KernelFacts:
     registers, private = (_count(said, note) for note in (".vgpr_count", ".private_segment_fixed_size"))
     return KernelFacts(
         registers=registers,
-        spill_bytes=private if private > _FRAMES_BYTES else 0,
+        spill_bytes=private if private > FRAMES_BYTES else 0,
         stack_bytes=private,
         shared_bytes=_count(said, ".group_segment_fixed_size"),
     )

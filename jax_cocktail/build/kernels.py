@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from jax_cocktail.build.command import answer
@@ -109,6 +109,9 @@ def kernels_of(facts: Facts) -> Mapping[str, KernelFacts]:
     return kernels
 
 
+FRAMES_BYTES = 64  # [E] on AMD's cards, 16 for each function that calls another
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceBuilt:
     """A compiled program. `binary`: a fatbin with machine code and PTX from nvcc, a cubin from NVRTC, a code
@@ -162,6 +165,17 @@ class RegisterCheck:
     launches: bool
     spills: bool
     remark: str
+
+
+def beside_arrays(built: DeviceBuilt, own: int) -> DeviceBuilt:
+    """The facts of kernels whose threads have `own` bytes of arrays. AMD's compilers do not tell them from
+    what is spilled."""
+    kernels = dict(built.kernels)
+    for name, facts in kernels.items():
+        if own and facts.spill_bytes == facts.stack_bytes:
+            rest = facts.spill_bytes - own
+            kernels[name] = replace(facts, spill_bytes=rest if rest > FRAMES_BYTES else 0)
+    return replace(built, kernels=kernels)
 
 
 def check_registers(built: DeviceBuilt, spec: DeviceSpec, threads: int) -> RegisterCheck:

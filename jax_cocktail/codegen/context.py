@@ -33,6 +33,7 @@ from jax_cocktail.utask.sizes import Size, parameter
 from jax_cocktail.utask.types import Value
 
 ALONE = "unit->index == 0"
+OF_THREAD = "mine"  # the memory of a thread, which the loop by threads declares
 _PREFIX = {"workspace": "w", "own": "o", "private": "q", "output": "r", "input": "p"}  # of pointers' names
 _RAW = ("workspace", "own", "private")  # bytes that arrays of several types may share
 
@@ -171,6 +172,8 @@ class Context:
         storage = STORAGE[dtype]
         if slot.space == "constant":
             return Pointer(f"((const {storage}*)c{slot.index})", storage, slot.space)
+        if slot.space == "thread":
+            return Pointer(f"(({storage}*)({OF_THREAD} + {slot.index}))", storage, slot.space)
         type_ = f"_{storage}" if slot.space in _RAW else ""
         name = Name(f"{_PREFIX[slot.space]}{self._number(slot)}{type_}", outer=True)
         if name not in self.names:

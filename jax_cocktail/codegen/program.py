@@ -10,7 +10,7 @@ from typing import cast
 
 from jax_cocktail.codegen import threads
 from jax_cocktail.codegen.anchors import emit_anchor
-from jax_cocktail.codegen.context import ALONE, Context
+from jax_cocktail.codegen.context import ALONE, OF_THREAD, Context
 from jax_cocktail.codegen.divide import LENGTH, divide
 from jax_cocktail.codegen.early import EarlyLoads
 from jax_cocktail.codegen.groups import emit_group
@@ -376,6 +376,14 @@ def _first_part(number: int, first: Expression | int) -> Expression:
 
 
 def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
+    size = threads.own_bytes(context, loop) if by_threads(loop) else 0
+    with context.writer.block() if size else nullcontext():
+        if size:
+            context.writer.line("alignas(16) u8 {}[{}];", OF_THREAD, size)
+        _emit_whole_loop(context, loop)
+
+
+def _emit_whole_loop(context: Context, loop: LoopUTask) -> None:
     _alias(context, loop)
     emit_transfer(context, loop.initial, loop.carried)
     if by_threads(loop) and not all(map(context.same_place, loop.initial, loop.carried)):
@@ -438,7 +446,7 @@ def _trips(context: Context, loop: LoopUTask, name: Name) -> Iterator[None]:
     """The head of a counted loop. Units share the iterations of an outermost parallel loop."""
     trips = cast(int, loop.trip_count)
     if not loop.parallel:
-        with context.writer.loop(name, trips), _repeated(context):
+        with context.writer.loop(name, trips, threads.unrolling(context, loop)), _repeated(context):
             yield
         return
     if by_threads(loop):

@@ -31,8 +31,16 @@ from jax_cocktail.codegen.kernel import Expression, Name, Node
 from jax_cocktail.codegen.transfer import emit_transfer
 from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.cost.footprint import written
-from jax_cocktail.device.tuning import ELEMENTS
-from jax_cocktail.utask.ir import LoopUTask, Region, StitchedUTask, UOperator, operators_in
+from jax_cocktail.device.tuning import BLOCK, ELEMENTS
+from jax_cocktail.utask.ir import (
+    LoopUTask,
+    Region,
+    StitchedUTask,
+    UOperator,
+    defined_in,
+    operators_in,
+    walk,
+)
 from jax_cocktail.utask.operators import KINDS
 
 FIRST, NEXT = "ck_first_trip(unit)", "ck_next_trip(unit)"
@@ -48,6 +56,26 @@ def alone(context: Context) -> Iterator[None]:
     context.part_depth, context.by_thread = context.part_depth + 1, True
     yield
     context.part_depth, context.by_thread = context.part_depth - 1, False
+
+
+def own_bytes(context: Context, loop: LoopUTask) -> int:
+    """Bytes of the arrays that each thread of the loop has for itself."""
+    plan = context.plan
+    made = {plan.layouts[v].root for s in loop.body.body for v in defined_in(s) if v in plan.layouts}
+    slots = ((root, plan.slots[root]) for root in made if root in plan.slots)
+    ends = (slot.index + root.type.nbytes for root, slot in slots if slot.space == "thread")
+    return int(max(ends, default=0))
+
+
+def unrolling(context: Context, loop: LoopUTask) -> str:
+    """A limit to how far the compiler unrolls a loop on arrays of a thread. Without one it unrolls nests of
+    them, and keeps pieces of arrays in all registers."""
+    plan = context.plan
+    touched = {v for o in operators_in(loop.body) for v in (*o.inputs, *o.outputs) if v in plan.layouts}
+    if not context.by_thread or all(plan.slot(v).space != "thread" for v in touched):
+        return ""
+    nested = any(isinstance(s, LoopUTask) for s in walk(loop.body))
+    return f"#pragma unroll {1 if nested else BLOCK.most_together}"
 
 
 def nest(context: Context, loop: LoopUTask) -> tuple[LoopUTask, ...]:

@@ -140,7 +140,7 @@ class _Model:
         if slot.space == "output" and slot.index in operands:
             return f"operand {operands[slot.index]}"
         numbered = {"input": "operand", "output": "result"}.get(slot.space)
-        names = {"constant": "other", "private": "own"}
+        names = {"constant": "other", "private": "own", "thread": "own"}
         return f"{numbered} {slot.index}" if numbered else names.get(slot.space, slot.space)
 
     def alone(self, shares: Shares, *values: Value) -> Shares:

@@ -180,7 +180,18 @@ class _Timer:
         one = timer.all(node.body, alone=True)
         clock = one.clock * ceil(warps / together)
         clock = np.maximum(clock, node.bytes * node.count / self.spec.l2_rate)
+        clock = np.maximum(clock, self._local_seconds(node))
         return replace(one * node.count, clock=clock, barriers=0.0)
+
+    def _local_seconds(self, node: Each) -> float:
+        """Seconds for the arrays that threads have for themselves: those of all threads that are there share
+        the caches."""
+        spec, threads = self.spec, min(node.count, self.units * self.block)
+        held = max(node.own * threads, 1)
+        near = min(1.0, spec.shared_per_unit * min(self.units, spec.units) / held)
+        middle = min(1.0, spec.l2_bytes / held)
+        far = middle / spec.l2_rate + (1 - middle) / spec.memory_rate
+        return node.local * node.count * (near / spec.shared_rate + (1 - near) * far)
 
     def _branch(self, node: Branch, alone: bool) -> Spent:
         sides = [self.all(side, alone) for side in node.sides]

@@ -7,7 +7,7 @@ compared with it after the planner and the templates have changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jax_cocktail.cost.footprint import piece
-from jax_cocktail.cost.latency import ArrayPlaces, copy_counts, counts_of
+from jax_cocktail.cost.latency import ArrayPlaces, Counts, copy_counts, counts_alone, counts_of, counts_unrolled
 from jax_cocktail.cost.straight import straight
 from jax_cocktail.cost.unit_time import WHOLE, operand_bytes, operator_seconds, start_seconds
 from jax_cocktail.cost.vector import Vector
@@ -101,11 +101,14 @@ class Parts:
 @dataclass(frozen=True, slots=True)
 class Each:
     """A loop of `count` trips that the threads of all units share, each of which runs a trip alone. `bytes`:
-    of arrays, which a trip reads and writes."""
+    of arrays, which a trip reads and writes; `local`: the same of arrays that each thread has for itself, in
+    `own` bytes."""
 
     body: Nodes
     count: int
     bytes: float = 0.0
+    local: float = 0.0
+    own: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +180,13 @@ def outlines_loops(program: UProgram, most: int = PROGRAM.outlined_loops) -> boo
     return loops > most
 
 
-def _pieces(region: Region) -> float:
-    """Bytes of arrays that one run of a region reads and writes by pieces."""
+def _pieces(region: Region, counts: Callable[[Value], bool]) -> float:
+    """Bytes of arrays that one run of a region reads and writes by pieces. `counts`: which arrays."""
 
     def each(s: Statement, inside: Inside[float]) -> float:
         if isinstance(s, UOperator):
             part = piece(s)
-            return 0.0 if part is None else float(part.type.nbytes)
+            return 0.0 if part is None or not counts(s.inputs[0]) else float(part.type.nbytes)
         found = sum(map(sum, inside), 0.0)
         if isinstance(s, BranchUTask):
             return found / len(inside)
@@ -202,12 +205,12 @@ def turns(first: int, parts: int, units: int) -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """The context of a statement. `alone`: one unit runs it as its part; `thread`: one thread does; `far`:
+    """The context of a statement. `alone`: one unit runs it as its part; `by_thread`: a thread does; `far`:
     values that other units write again in every trip, and views of them; `again`: the trips of enclosing
     loops re-read all other data, and `near` is the share of it that stays in shared memory."""
 
     alone: bool = False
-    thread: bool = False
+    by_thread: bool = False
     again: bool = False
     far: frozenset[Value] = field(default=frozenset())
     near: float = 0.0
@@ -228,7 +231,7 @@ class _Walker:
     def region(self, region: Region, context: _Context) -> Nodes:
         context = replace(context, near=self._near(region.body, context))
         kept = [s for s in region.body if not is_a(s, "arrive")]
-        if context.thread:
+        if context.by_thread:
             return tuple(self._thread(kept, context))
         return tuple(node for s in kept for node in self._statement(s, context))
 
@@ -243,10 +246,17 @@ class _Walker:
     # -- statements --------------------------------------------------------------------------------------
     def _statement(self, statement: Statement, context: _Context) -> Nodes:
         if by_threads(statement):
-            nodes = self.region(statement.body, replace(context, alone=True, thread=True))
-            return (Each(nodes, statement.trip_count or 0, _pieces(statement.body)),)
+            nodes = self.region(statement.body, replace(context, alone=True, by_thread=True))
+            outside = _pieces(statement.body, lambda v: not self._is_local(v))
+            local = _pieces(statement.body, self._is_local)
+            own = 0 if self.plan is None else self.plan.thread_bytes
+            return (Each(nodes, statement.trip_count or 0, outside, local, own),)
         if is_parallel(statement) and not context.alone:
             return (self._parts(statement, context),)
+        if isinstance(statement, LoopUTask) and context.by_thread and self._unrolls(statement):
+            members = [m for s in statement.body.body for m in operators_of(s)]
+            counts = counts_unrolled(members, statement.trip_count or 0, statement.carried)
+            return (self._issued(counts, counts["scalar"]),)
         if isinstance(statement, LoopUTask):
             first = self._copies(statement.initial, statement.carried, context)
             return (*first, self._loop(statement, context))
@@ -260,18 +270,39 @@ class _Walker:
                 run.append(statement)
                 continue
             if run:
-                chain, operations = straight(run, lambda operator: counts_of(operator, memory))
-                links = {**chain, "scalar": chain["scalar"] * ELEMENTS.chain}
+                work = self._issued(*straight(run, lambda operator: self._counts(operator, memory)))
                 leaves = [self._leaf(each, context) for each in run]
-                yield Work(
-                    links,
-                    operations * ELEMENTS.issue_clocks / self.spec.clock_rate,
-                    sum((leaf.bytes for leaf in leaves), LevelBytes()),
-                    sum(leaf.flops for leaf in leaves),
-                )
+                moved = sum((leaf.bytes for leaf in leaves), LevelBytes())
+                yield replace(work, bytes=moved, flops=sum(leaf.flops for leaf in leaves))
                 run = []
             if statement is not None:
                 yield from self._statement(statement, context)
+
+    def _issued(self, chain: Counts, operations: float) -> Work:
+        """Straight code of a thread. `chain`: the links of its longest chain."""
+        links = {**chain, "scalar": chain["scalar"] * ELEMENTS.chain}
+        return Work(links, operations * ELEMENTS.issue_clocks / self.spec.clock_rate)
+
+    def _counts(self, operator: UOperator, memory: ArrayPlaces) -> Counts:
+        arrays = [v for v in (*operator.inputs, *operator.outputs) if v.type.size > 1]
+        if arrays and all(map(self._is_local, arrays)):
+            return counts_alone([operator])
+        return counts_of(operator, memory)
+
+    def _unrolls(self, loop: LoopUTask) -> bool:
+        """True for a short loop of a thread on numbers and arrays of its own, which compilers unroll."""
+        if loop.trip_count is None or loop.trip_count > MODEL.unrolled_trips:
+            return False
+        if any(isinstance(s, LoopUTask | BranchUTask) for s in loop.body.body):
+            return False
+        members = [m for s in loop.body.body for m in operators_of(s)]
+        values = {v for m in members for v in (*m.inputs, *m.outputs) if v.type.size > 1}
+        return bool(values) and all(map(self._is_local, values))
+
+    def _is_local(self, value: Value) -> bool:
+        """True for an array that each thread has for itself."""
+        known = self.plan is not None and value in self.plan.layouts
+        return known and self.plan is not None and self.plan.slot(value).space == "thread"
 
     def _other(self, statement: Statement, context: _Context) -> Node:
         if isinstance(statement, BranchUTask):
@@ -313,6 +344,9 @@ class _Walker:
         members = [m for m in operators_of(statement) if m.kind != "arrive"]
         if not any(v.type.size > 1 for m in members for v in (*m.inputs, *m.outputs)):
             return Work(counts_of(statement, self._memory(context)))
+        arrays = {v for m in members for v in (*m.inputs, *m.outputs) if v.type.size > 1}
+        if all(map(self._is_local, arrays)):
+            return Work(counts_alone(members))
         seconds, moved, flops, start = 0.0, LevelBytes(), 0.0, sum(map(start_seconds, members))
         for member in members:
             sizes = operand_bytes(member)
@@ -335,7 +369,7 @@ class _Walker:
             if self.plan is None:
                 return value in context.far or not context.again
             slot = self.plan.slots.get(layouts[value].root) if value in layouts else None
-            near = slot is None or slot.space in ("own", "constant") or slot in self.plan.parts
+            near = slot is None or slot.space in ("own", "thread", "constant") or slot in self.plan.parts
             return not near
 
         def strides(value: Value) -> tuple[int, ...]:

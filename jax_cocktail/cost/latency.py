@@ -1,8 +1,8 @@
 """The latency of statements in one block of threads, as counts of the links of its chain.
 
-A count has the name of a field of `device.templates.Templates`, or is `far_load` or `meet`, which belong to
-the hardware. The sum of counts times clocks is the time of a block that is alone on its multiprocessor and
-waits for nothing but itself.
+A count has the name of a field of `device.templates.Templates`, or is `far_load`, `near_load` or `meet`,
+which belong to the hardware. The sum of counts times clocks is the time of a block that is alone on its
+multiprocessor and waits for nothing but itself.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import Templates
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import StitchedUTask, UOperator, is_a, operators_of
-from jax_cocktail.utask.operators import FREE, LEAVES, PRODUCTS, RESHAPES, UPDATES, VIEWS
+from jax_cocktail.utask.operators import FREE, LEAVES, PARTIAL, PRODUCTS, RESHAPES, UPDATES, VIEWS
 from jax_cocktail.utask.types import FLOATS, Value
 
 Counts = Counter[str]
 _COPIES_TOGETHER = 4  # loads of a thread in `ck_copy`
+_NEAR_CLOCKS = 33.0  # [M] H100: of a load that the nearest cache has
+_PLACE = 3  # operations that find the place of an element in an array of one thread, and keep it in bounds
 _HIDDEN_LINES = 128  # of shared memory, read while a product of few rows starts and ends
 
 
@@ -50,6 +52,7 @@ def _links(templates: Templates, spec: DeviceSpec) -> Mapping[str, float]:
     """The clocks of each link."""
     far = spec.far_clocks
     price: dict[str, float] = {**asdict(templates), "far_load": far, "meet": spec.meet_clocks}
+    price["near_load"] = _NEAR_CLOCKS
     return price | {name: price[name] * far for name in ("behind_division", "serial_load")}
 
 
@@ -140,6 +143,30 @@ def _elements(statement: UOperator | StitchedUTask, members: list[UOperator], me
     found["far_load"] = above(rounds, BLOCK.most_together) * bool(read.far)
     if read.divisions:
         found["behind_division"] = rounds * read.far - found["far_load"]
+    return found
+
+
+def counts_alone(members: Iterable[UOperator]) -> Counts:
+    """The links of statements that a thread runs alone, on numbers and on arrays of its own."""
+    found = Counts()
+    for member in members:
+        if member.kind in LEAVES:
+            continue
+        touches = member.kind in PARTIAL or member.kind in UPDATES or member.kind == "slice"
+        found["scalar"] += _PLACE if touches else 0 if member.kind in FREE else member.facts.cost
+        found["near_load"] |= touches and member.kind not in UPDATES  # loads of a statement are made together
+    return found
+
+
+def counts_unrolled(members: Iterable[UOperator], trips: int, carried: Iterable[Value]) -> Counts:
+    """The links of a short innermost loop of such statements. Compilers unroll it: places become constants,
+    and the loads of some trips are made together. `carried`: what changes from trip to trip."""
+    changing, found = set(carried), Counts(near_load=above(trips, BLOCK.most_together))
+    for member in members:
+        touches = any(v.type.size > 1 for v in member.inputs)
+        if touches or not changing.isdisjoint(member.inputs):
+            changing.update(member.outputs)
+            found["scalar"] += trips * (touches + (0 if member.kind in FREE else member.facts.cost))
     return found
 
 

@@ -14,6 +14,7 @@ from jax_cocktail.utask.ir import StitchedUTask, UOperator, operators_of
 from jax_cocktail.utask.types import Value
 
 _FAR = 80.0  # operations that take as long as a load from the second-level cache
+_NEAR = 10.0  # the same for the first-level cache
 Counts = Counter[str]
 
 
@@ -28,7 +29,8 @@ def straight(
             own = counts_of(operator)
             made = (chains[v] for v in operator.inputs if v in chains)
             weight, links = max(made, key=_weight, default=(0.0, Counts()))
-            chain = weight + own["scalar"] + _FAR * own["far_load"], links + own
+            loads = _FAR * own["far_load"] + _NEAR * own["near_load"]
+            chain = weight + own["scalar"] + loads, links + own
             chains.update(dict.fromkeys(operator.outputs, chain))
             longest = max(longest, chain, key=_weight)
             operations += own["scalar"]

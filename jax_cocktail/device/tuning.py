@@ -52,6 +52,7 @@ class ModelTuning:
 
     unknown_trips: int = 16  # of a loop whose trip count is known only at run time
     likely_trips: int = 256  # at most, of one that the program bounds: many bounds are never reached
+    unrolled_trips: int = 32  # of an innermost loop of one thread on a GPU, which compilers unroll
     flops_per_byte: int = 8  # a core does so many while it moves a byte
 
     many_statements: int = 1000  # a longer program takes long to plan, so it gets only the usual candidates
@@ -139,6 +140,7 @@ class ElementTuning:
     most: int = 1 << 30  # elements: positions are counted in 32 bits, a step of all threads at a time
     enough: int = 1 << 17  # elements, which fill a card: then further axes of a batch stay arrays
     numbers: int = 64  # of an array of one element, each of which is a register
+    local: int = 1024  # of an array in a thread's own memory: 128 KiB of a warp stay in the nearest cache
     carried: int = 256  # numbers of all arrays that a loop carries for one element
     statements: int = 20000  # of the code for one element
     warp_numbers: int = 32  # of an array of one element from which a warp may run it

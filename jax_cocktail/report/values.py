@@ -53,7 +53,8 @@ class Memory:
     """Memory of a program, in bytes.
 
     Attributes:
-      space: ``"workspace"``: all units share it; ``"own"``, ``"private"``: each unit has so much for itself.
+      space: ``"workspace"``: all units share it; ``"own"``, ``"private"``: each unit has so much for itself;
+        ``"thread"``: each thread of a GPU has.
       bytes: its size.
       bound_bytes: the buffers that are live at the same time, at most: no plan needs less.
       separate_bytes: all buffers, which is its size if no two of them share memory.

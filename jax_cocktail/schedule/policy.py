@@ -52,9 +52,11 @@ def candidates(programs: Sequence[UProgram], units: int, machine: Machine = HOST
         found.append(Candidate(most, pipeline=True))
     may_branch = few and any(is_a(s, "select") for s in statements)
     if machine.is_gpu and (divisible or may_branch):
-        elements, warps = _elements(programs)
+        elements, local, warps = _elements(programs)
         if elements:
             found.append(Candidate(most, elements=False))
+        if local:
+            found.append(Candidate(most, local=False))
         if warps and machine.spec is not None and most > 1:
             found.append(Candidate(most, threads=machine.spec.warp))
     if machine.spec is not None and machine.spec.cluster_units > 1:
@@ -63,8 +65,9 @@ def candidates(programs: Sequence[UProgram], units: int, machine: Machine = HOST
     return tuple(dict.fromkeys(found))
 
 
-def _elements(programs: Sequence[UProgram]) -> tuple[bool, bool]:
-    """True if a thread or a block can run a batch element of a program; true if a warp can."""
+def _elements(programs: Sequence[UProgram]) -> tuple[bool, bool, bool]:
+    """True if a thread or a block can run a batch element of a program; true if its thread has arrays in its
+    own memory; true if a warp can run it."""
     # Not in a process that finds its programs cached.
     from jax_cocktail.schedule.simplify.simplify import simplify
     from jax_cocktail.schedule.vmap.threads import threads
@@ -72,7 +75,10 @@ def _elements(programs: Sequence[UProgram]) -> tuple[bool, bool]:
     plain = [simplify(program) for program in programs]
     by_warps = (s for each in plain for s in walk(threads(each, warps=True).entry))
     warps = any(is_parallel(s) and not by_threads(s) for s in by_warps)
-    return any(threads(each) is not each for each in plain), warps
+    taken = [threads(each) for each in plain]
+    inside = (s for each in taken for loop in walk(each.entry) if by_threads(loop) for s in walk(loop.body))
+    local = any(is_a(s, "empty") for s in inside)
+    return any(a is not b for a, b in zip(taken, plain, strict=True)), local, warps
 
 
 def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> bool:

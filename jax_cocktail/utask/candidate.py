@@ -24,6 +24,8 @@ class Candidate:
         reach each other's shared memory; at most `MOST_IN_CLUSTER` of them.
       elements: True if a thread or a block of a GPU runs the loop or branch of one batch element where it
         can; False if all of them stay together.
+      local: True if a batch element with a thread may have arrays in the memory of that thread; False if such
+        an element goes to a block.
       threads: of a unit that is a block of threads; 0: as many as the target has by default. Blocks of one
         warp are for batch elements, which have one each.
     """
@@ -34,6 +36,7 @@ class Candidate:
     cluster: bool = False
     threads: int = 0
     elements: bool = True
+    local: bool = True
 
     def __post_init__(self) -> None:
         if self.units < 1:
@@ -43,6 +46,8 @@ class Candidate:
         if self.units == 1:  # two names for one thing
             object.__setattr__(self, "cluster", False)
             object.__setattr__(self, "elements", True)
+        if not self.elements or self.units == 1:
+            object.__setattr__(self, "local", True)
         if self.units == 1 or not self.distribute:
             object.__setattr__(self, "pipeline", False)
         if self.cluster and self.units > MOST_IN_CLUSTER:
@@ -54,6 +59,7 @@ class Candidate:
         flags = f"distribute={self.distribute:d} pipeline={self.pipeline:d} cluster={self.cluster:d}"
         size = f" threads={self.threads}" if self.threads else ""  # keys without it are older
         size += "" if self.elements else " elements=0"
+        size += "" if self.local else " local=0"
         return f"units={self.units} {flags}{size}"
 
     @property
@@ -66,6 +72,8 @@ class Candidate:
             count += " in a cluster"
         if not self.elements:
             count += ", batch together"
+        if not self.local:
+            count += ", no local memory"
         if self.pipeline:
             return f"{count}, pipelined"
         return count if self.distribute else f"{count}, loops undivided"

@@ -139,8 +139,8 @@ class LoopUTask:
     trips are independent: each writes its own slice of every carried array, by `dynamic_update_slice` at a
     start that is affine in the index, and reads of the carried arrays at most that slice. They run in any
     order, side by side. `level`: what runs a trip. "unit": unit (first + p) mod n of n units runs trip p.
-    "thread": the threads of all units share the trips, so all values in the body but the carried arrays have
-    one element.
+    "thread": the threads of all units share the trips, so all values in the body have one element, but for
+    the carried arrays, and for arrays that begin `empty` there: each thread has them for itself.
 
     `stops_by`: position of a carried bool[] that the condition tests, so the trip that returns false is the
     last one. The rest of such a trip may be the first region of a branch on it (`stopping_branch`).

@@ -20,7 +20,7 @@ MAILBOX_BYTES = ALIGNMENT  # at the end of a unit's own memory: one thread leave
 class Slot:
     """Memory of a buffer. `space`: input | output (`index` = operand or result number) | workspace (`index` =
     byte offset; one for all units) | own (`index` = byte offset in each unit's own memory) | private (the
-    same, in larger memory further away) | constant (`index` = value id)."""
+    same, in larger memory further away) | thread (each thread's own) | constant (`index` = value id)."""
 
     space: str
     index: int
@@ -46,7 +46,7 @@ class MemoryPlan:
     last part of its space, free for one operator at a time (`scratch_bytes`); `most_units`: number of units
     that find work; `template_bytes`: near memory that templates use while they run; `parts`: workspace
     buffers whose slices may also be with the units that alone touch them; `cluster`: units are one cluster;
-    `usage`: of every space that has buffers or scratch.
+    `usage`: of every space that has buffers or scratch; `thread_bytes`: of the memory of each thread.
     """
 
     layouts: Mapping[Value, Layout]
@@ -62,6 +62,7 @@ class MemoryPlan:
     parts: Mapping[Slot, Part] = field(default_factory=dict)
     cluster: bool = False
     usage: Mapping[str, Usage] = field(default_factory=dict)
+    thread_bytes: int = 0
 
     @property
     def shared_bytes(self) -> int:

@@ -76,6 +76,7 @@ def print_plan(plan: MemoryPlan, live: Mapping[Value, int] | None = None) -> str
     """The memory of a program's values: the sizes of the spaces, then every buffer, space by space. `live`:
     the positions at which a root is live, as a mask; the last one is the start of the program."""
     sizes = {"workspace": plan.workspace_bytes, "own": plan.own_bytes, "private": plan.private_bytes}
+    sizes["thread"] = plan.thread_bytes
     lines = [f"memory of {plan.most_units} units" + (", one cluster" if plan.cluster else "")]
     for space, size in sizes.items():
         if size:

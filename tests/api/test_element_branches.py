@@ -342,7 +342,8 @@ def test_large_elements_stay():
     x = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
     function = jax.vmap(lambda x: either(x[0] > 0, x))
     assert Taken(function, (x,), ElementTuning(fewest=2, numbers=5)).branches
-    found = Taken(function, (x,), ElementTuning(fewest=2, numbers=4))
+    assert Taken(function, (x,), ElementTuning(fewest=2, numbers=4)).branches  # in memory of the thread
+    found = Taken(function, (x,), ElementTuning(fewest=2, numbers=4, local=0))
     assert not found.branches
     assert any("does not fit in registers" in remark.text for remark in found.told)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +23,7 @@ from tests.selection import ALL
 from tests.strategies import check_state, initial_state, programs, run
 
 EAGER = ElementTuning(fewest=2, branch_flops=1.0)
+IN_MEMORY = replace(EAGER, numbers=2)  # nearly all arrays of an element are in the memory of its thread
 EVERY = settings(
     deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
@@ -33,17 +36,18 @@ def states(seed):
     return tuple(np.stack(parts) for parts in zip(*found, strict=True))
 
 
-def taken(function, state):
+def taken(function, state, limits=EAGER):
     """Compares the program after the pass with stock. Returns the number of loops by threads."""
     program = simplify(translate(adapter.program(jax.make_jaxpr(function)(*state)), "elements"))
-    after = simplify(threads(program, limits=EAGER))
+    after = simplify(threads(program, limits=limits))
     verify(after, "placed")
     check_state(interpreted(after, list(state)), jax.jit(function)(*state))
     return sum(map(by_threads, walk(after.entry)))
 
 
 @pytest.mark.one_jax
-def test_random_elements():
+@pytest.mark.parametrize("limits", [EAGER, IN_MEMORY], ids=["registers", "memory"])
+def test_random_elements(limits):
     """Many random programs have a thread for each element, and all agree with stock."""
     found = []
 
@@ -51,7 +55,7 @@ def test_random_elements():
     @given(programs(), st.integers(0, 5))
     def each(program, seed):
         function = jax.vmap(lambda *state: run((("fori", 3, seed % 2 > 0, program),), state))
-        found.append(taken(function, states(seed)))
+        found.append(taken(function, states(seed), limits))
 
     each()
     assert sum(n > 0 for n in found) >= len(found) // 3, found
@@ -71,22 +75,24 @@ def solved(matrix, b):
 
 
 @pytest.mark.one_jax
-def test_small_factorisations():
+@pytest.mark.parametrize("limits", [EAGER, IN_MEMORY], ids=["registers", "memory"])
+def test_small_factorisations(limits):
     rng = np.random.default_rng(0)
     state = rng.normal(size=(BATCH, 3, 3)).astype(np.float32), rng.normal(size=(BATCH, 3)).astype(np.float32)
     state[0][1, 0] = 0  # a pivot that is not in its row
-    assert taken(lambda *s: (jax.vmap(solved)(*s),), state) == 1
+    assert taken(lambda *s: (jax.vmap(solved)(*s),), state, limits) == 1
 
 
 @pytest.mark.one_jax
-def test_a_matrix_without_a_factor():
+@pytest.mark.parametrize("limits", [EAGER, IN_MEMORY], ids=["registers", "memory"])
+def test_a_matrix_without_a_factor(limits):
     """All of the factor is NaN."""
     a = np.stack([np.eye(3), -np.eye(3), [[1, 2, 0], [2, 1, 0], [0, 0, 1]]]).astype(np.float32)
 
     def factor(a):
         return jax.lax.fori_loop(0, 2, lambda _, x: jnp.linalg.cholesky(x, symmetrize_input=False), a)
 
-    assert taken(lambda a: (jax.vmap(factor)(a),), (a,)) == 1
+    assert taken(lambda a: (jax.vmap(factor)(a),), (a,), limits) == 1
 
 
 LONG = 70  # numbers of an array that is too large for registers
@@ -177,8 +183,10 @@ def watched(x):
     + [(f, None) for f in (dropped, read_and_written, watched)],
 )
 def test_large_arrays(function, loops):
-    found = taken(jax.vmap(function), (np.linspace(-1, 1, BATCH, dtype=np.float32),))
-    assert loops in (None, found)
+    """They are updated where they lie, or in the memory of the thread."""
+    arguments = (np.linspace(-1, 1, BATCH, dtype=np.float32),)
+    assert loops in (None, taken(jax.vmap(function), arguments, replace(EAGER, local=0)))
+    assert taken(jax.vmap(function), arguments) == 1
 
 
 def test_products_and_sums():

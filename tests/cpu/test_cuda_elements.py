@@ -178,12 +178,12 @@ def test_few_elements_stay(count, monkeypatch):
 
 @pytest.mark.parametrize("sanitizer", [None, "thread"])
 def test_large_elements_have_a_block(sanitizer, monkeypatch):
-    """A block does what is too large for the registers of a thread, and the report says so."""
+    """A block does what is too large for the memory of a thread, and the report says so."""
 
     def settle(x):
         return jax.lax.while_loop(lambda x: jnp.sum(x) > 1, lambda x: x * 0.5, x)
 
-    x = np.random.default_rng(0).uniform(1, 9, size=(64, 200)).astype(np.float32)
+    x = np.random.default_rng(0).uniform(1, 9, size=(64, 1200)).astype(np.float32)
     emitted = run(monkeypatch, jax.vmap(settle), (x,), loops=0, sanitizer=sanitizer)
     told = [remark.text for remark in emitted.remarks]
     assert any("no thread runs the loop" in text for text in told)
@@ -262,7 +262,7 @@ def test_one_block_after_another(monkeypatch):
     def function(x):
         return jax.vmap(settle(0.1, 0.7))(jax.vmap(settle(1.0, 0.5))(x))
 
-    x = np.random.default_rng(0).uniform(1, 9, size=(64, 200)).astype(np.float32)
+    x = np.random.default_rng(0).uniform(1, 9, size=(64, 1200)).astype(np.float32)
     run(monkeypatch, function, (x,), loops=0)
 
 

@@ -178,6 +178,25 @@ def lorenz(count: int) -> UProgram:
     return build([f"float32[{count},3]"], body)
 
 
+def factors(count: int) -> UProgram:
+    """Three steps, each of which factors a matrix of 12 rows and solves with it: a thread for each element,
+    with the matrix in memory of its own."""
+
+    def body(b: Builder, matrices: Value, start: Value) -> tuple[Value, ...]:
+        def step(_: Value, x: Value) -> tuple[Value, ...]:
+            scale = b.broadcast(x, (count, 12, 12), (0, 1))
+            factor = b.emit("cholesky", (elementwise(b, "mul", matrices, scale),), matrices.type)
+            right = b.reshape(x, (count, 12, 1))
+            solved = b.emit(
+                "triangular_solve", (factor, right), right.type, lower=True, unit_diagonal=False
+            )
+            return (b.reshape(solved, (count, 12)),)
+
+        return counted(b, 3, (start,), step)
+
+    return build([f"float32[{count},12,12]", f"float32[{count},12]"], body)
+
+
 PROGRAMS: dict[str, Callable[[], UProgram]] = {
     f.__name__: f for f in (lstm_cell, greedy_decoder, skipped_branch, swapped_carries, updated_row, softmax)
 }
@@ -199,6 +218,8 @@ DIVIDED = {
     # each thread runs the loop of one element: no barrier, not even of a block
     "collatz_132_blocks": Divided(partial(collatz, 10**4), Candidate(132), on_gpu=True),
     "lorenz_132_blocks": Divided(partial(lorenz, 10**5), Candidate(132), on_gpu=True),
+    # the same with arrays in the memory of each thread
+    "factors_132_blocks": Divided(partial(factors, 10**5), Candidate(132), on_gpu=True),
     # features of one LSTM layer: one barrier per step, with work between its arrive and its wait
     "lstm_2_cores": Divided(partial(stacked_lstm, 1, 4, 1, 128), Candidate(2)),
     # the same on a GPU: an exchange of the hidden state replaces the barrier

@@ -12,7 +12,7 @@ import pytest
 
 from jax_cocktail.codegen.text import STORAGE
 from jax_cocktail.compiler import emit
-from jax_cocktail.utask.ir import LoopUTask, by_threads, is_parallel, operators_in, walk
+from jax_cocktail.utask.ir import LoopUTask, by_threads, is_a, is_parallel, operators_in, walk
 from tests.golden.programs import DIVIDED, PROGRAMS
 from tests.golden.texts import digests, divided, texts
 from tests.null.programs import build
@@ -101,6 +101,15 @@ def test_elements_have_threads(name):
     (inner,) = (s for s in walk(loop.body) if isinstance(s, LoopUTask))
     assert all(value.type.is_scalar for value in inner.carried)
     assert not any(o.kind in ("slice", "dynamic_slice", "concatenate") for o in operators_in(inner.body))
+
+
+def test_elements_have_arrays():
+    """The matrix of an element is in the memory of its thread, and overwritten in place: there is no copy."""
+    emitted = divided("factors_132_blocks")
+    (loop,) = filter(by_threads, walk(emitted.program.entry))
+    own = [s for s in walk(loop.body) if is_a(s, "empty")]
+    assert sorted(s.output.type.size for s in own) == [12, 12, 144]
+    assert emitted.plan.thread_bytes == 576 + 64 and emitted.plan.workspace_bytes == 0
 
 
 def test_one_barrier_per_step():

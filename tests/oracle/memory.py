@@ -92,7 +92,7 @@ class Memory:
     races: dict[Race, None] = field(default_factory=dict)
 
     def base(self, slot: Slot, unit: int) -> int:
-        if slot.space in ("own", "private"):
+        if slot.space in ("own", "private", "thread"):  # its threads take turns
             return self.start[slot.space, 0, unit] + slot.index
         if slot.space == "workspace":
             return self.start["workspace", 0, 0] + slot.index
@@ -157,6 +157,7 @@ def make_memory(
     sizes: dict[tuple[str, int, int], int] = {("workspace", 0, 0): plan.workspace_bytes}
     sizes.update({("own", 0, unit): plan.own_bytes for unit in range(units)})
     sizes.update({("private", 0, unit): plan.private_bytes for unit in range(units)})
+    sizes.update({("thread", 0, unit): plan.thread_bytes for unit in range(units)})
     taken = {result: operand for operand, result in plan.aliases}
     for position, value in enumerate(program.entry.parameters):
         sizes["input", position, 0] = value.type.nbytes

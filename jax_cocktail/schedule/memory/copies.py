@@ -41,7 +41,7 @@ from jax_cocktail.utask.rewrite import map_body, map_regions, with_body
 from jax_cocktail.utask.substitute import FreshValues, replaced
 from jax_cocktail.utask.types import TensorType, Value
 
-_ONE_UNIT = {"own", "private"}  # spaces of memory that one unit has for itself
+_ONE_UNIT = {"own", "private", "thread"}  # spaces of memory that one unit or thread has for itself
 
 
 def result_copies(program: UProgram, plan: Callable[[UProgram], MemoryPlan]) -> tuple[UProgram, MemoryPlan]:

@@ -63,7 +63,11 @@ def plan_memory(program: UProgram, near: int | None = None, units: int = 0, warp
     plan = replace(plan, slots={**slots, **shared.slots}, most_units=sharing.most_units)
     if shared.size:
         plan = replace(plan, workspace_bytes=shared.size, usage={"workspace": shared.usage})
-    own = [g for g in free if not sharing.is_shared(g[0])]
+    alone = _of_threads([g for g in free if classes.find(g[0]) in sharing.alone], live)
+    if alone.size:
+        usage = {**plan.usage, "thread": alone.usage}
+        plan = replace(plan, slots={**plan.slots, **alone.slots}, usage=usage, thread_bytes=alone.size)
+    own = [g for g in free if not sharing.is_shared(g[0]) and g[0] not in alone.slots]
     return _with_own(plan, own, live, scratch, "own" if near is None else "private", near)
 
 
@@ -116,6 +120,18 @@ def _with_own(
         own_bytes=sizes["own"],
         private_bytes=sizes.get("private", 0),
     )
+
+
+def _of_threads(groups: list[list[Value]], live: Liveness) -> _Laid:
+    """The buffers that each thread has for itself. Compilers of device code may exchange accesses to
+    different types, where no barrier is between them: these never share bytes."""
+    found = _Laid({}, (), 0, 0)
+    for dtype in sorted({g[0].type.dtype for g in groups}):
+        laid = _lay_out([g for g in groups if g[0].type.dtype == dtype], live, "thread")
+        slots = {root: Slot("thread", found.size + slot.index) for root, slot in laid.slots.items()}
+        items = (*found.items, *laid.items)
+        found = _Laid({**found.slots, **slots}, items, found.size + laid.size, found.bound + laid.bound)
+    return found
 
 
 def _most_that_fit(groups: list[list[Value]], live: Liveness, size: int) -> int:

@@ -35,10 +35,12 @@ Find = Callable[[Value], Value]
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """`shared`: leaders of the memory classes that all units see; `most_units`: units that have work."""
+    """`shared`: leaders of the memory classes that all units see; `alone`: of those that each thread has for
+    itself; `most_units`: units that have work."""
 
     find: Find
     shared: frozenset[Value]
+    alone: frozenset[Value]
     most_units: int
     overlap_bytes: int = PROGRAM.overlap_bytes
 
@@ -68,7 +70,9 @@ def sharing_of(
         if leader.type.nbytes > (PROGRAM.updated_bytes if by_pieces else PROGRAM.replicated_bytes):
             survey.shared.add(leader)
     survey.settle()
-    return Sharing(find, frozenset(survey.shared - (inside - survey.mesh)), survey.most_units)
+    shared = frozenset(survey.shared - (inside - survey.mesh))
+    alone = {find(layouts[v].root) for v in survey.alone if v in layouts}
+    return Sharing(find, shared, frozenset(alone - survey.mesh), survey.most_units)
 
 
 class _Survey:
@@ -77,6 +81,7 @@ class _Survey:
     def __init__(self, layouts: Mapping[Value, Layout], find: Find, units: int, warp: int) -> None:
         self.layouts, self.find, self.units, self.warp = layouts, find, units, warp
         self.inside: list[Value] = []  # defined in the body of a parallel loop
+        self.alone: list[Value] = []  # the same of a loop by threads
         self.mesh: set[Value] = set()  # leaders with a member at device scope
         self.shared: set[Value] = set()
         self.together: list[set[Value]] = []  # written by one statement: all shared or none
@@ -99,7 +104,9 @@ class _Survey:
         self.mesh.update(outputs)
         if is_parallel(statement):
             self.shared.update(outputs)
-            self.inside += (v for s in statement.body.body for v in defined_in(s))
+            defined = [v for s in statement.body.body for v in defined_in(s)]
+            self.inside += defined
+            self.alone += defined if by_threads(statement) else []
             self._check(statement)
             self.most_units = max(self.most_units, statement.first + self._parts(statement))
         elif isinstance(statement, LoopUTask):

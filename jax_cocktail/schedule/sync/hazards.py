@@ -264,7 +264,7 @@ class Synchroniser(ABC):
     # -- memory ------------------------------------------------------------------------------------------
     def shared(self, value: Value) -> bool:
         """True if all units see the memory behind a value."""
-        return value in self.layouts and self.plan.place(value).space not in ("own", "private")
+        return value in self.layouts and self.plan.place(value).space not in ("own", "private", "thread")
 
     def same(self, source: Value, target: Value) -> bool:
         return source not in self.layouts or self.plan.same_place(source, target)

@@ -86,7 +86,7 @@ def run_passes(
     return planned
 
 
-_MOST_PRIVATE = 8  # of a card's memory: a share for what blocks have in it, each for itself
+_MOST_PRIVATE = 8  # of a card's memory: a share for what blocks or threads have in it, each for itself
 
 
 def _memory_plan(program: UProgram, machine: Machine, cluster: int, units: int) -> MemoryPlan:
@@ -102,6 +102,10 @@ def _memory_plan(program: UProgram, machine: Machine, cluster: int, units: int) 
         raise PlacementError(
             f"the own arrays of {plan.most_units} blocks would take {private >> 20} MiB of global memory"
         )
+    spec = machine.spec
+    local = plan.thread_bytes * spec.threads_per_unit * spec.units  # reserved for all that the card can hold
+    if local * _MOST_PRIVATE > spec.memory_bytes:
+        raise PlacementError(f"the own arrays of all threads would take {local >> 20} MiB of global memory")
     own_bytes = (-(-plan.own_bytes // MAILBOX_BYTES) + 1) * MAILBOX_BYTES
     return replace(plan, template_bytes=template_bytes, own_bytes=own_bytes)
 

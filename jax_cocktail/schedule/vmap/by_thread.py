@@ -11,9 +11,11 @@ from jax_cocktail.device.tuning import ElementTuning
 from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
 from jax_cocktail.schedule.vmap.cut import Place as CutPlace
 from jax_cocktail.schedule.vmap.emit import Emitter
+from jax_cocktail.schedule.vmap.held import Memory, Place, single
 from jax_cocktail.schedule.vmap.recover import branches_inside
-from jax_cocktail.schedule.vmap.register_forms import FORMS, store
-from jax_cocktail.schedule.vmap.registers import Apart, Memory, Place, single
+from jax_cocktail.schedule.vmap.register_forms import FORMS
+from jax_cocktail.schedule.vmap.register_places import store
+from jax_cocktail.schedule.vmap.registers import Apart
 from jax_cocktail.utask.builder import INDEX
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement
 from jax_cocktail.utask.types import Value
@@ -83,7 +85,7 @@ class ByThread:
         if total(statements).flops * self.batch.count > self.most_flops:
             raise Uncuttable("a part of one needs all of them")
         region = branches_inside(Region((), statements, parts), fresh, limits.branch_flops)
-        apart.statements(region.body)
+        apart.statements(region.body, region.results)
         apart.build.source = self.out.source
         for k, (value, part) in enumerate(zip(self.results, region.results, strict=True)):
             held, own = apart.of(part), dict(zip(self.batch.axes[value], digits, strict=True))
@@ -92,8 +94,9 @@ class ByThread:
                 raise Uncuttable("a large array of an element is not updated in place")
             if not is_place:
                 starts = tuple(own.get(d, 0) for d in range(part.type.rank))
-                store(apart, Place(k, starts, part.type.shape), apart.registers(part))
-        return apart.results, apart.build.out
+                few = part.type.size <= limits.numbers
+                store(apart, Place(k, starts, part.type.shape), apart.registers(part) if few else held)
+        return apart.results[: len(carried)], apart.build.out
 
     def _digits(self, apart: Apart, index: Value) -> list[Value]:
         """The position along each axis of the batch."""

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import cast
 
 import numpy as np
 
+from jax_cocktail.schedule.vmap import local_arrays as local
 from jax_cocktail.schedule.vmap.cut import Uncuttable
-from jax_cocktail.schedule.vmap.register_linalg import LINALG
-from jax_cocktail.schedule.vmap.registers import (
-    Apart,
-    Form,
+from jax_cocktail.schedule.vmap.held import (
+    Computed,
     Held,
+    Local,
     Memory,
     Place,
     Registers,
     Start,
+    same,
     single,
 )
-from jax_cocktail.utask.builder import INDEX
+from jax_cocktail.schedule.vmap.local_forms import HALVES, LOOPS, STEPS, is_large
+from jax_cocktail.schedule.vmap.register_linalg import LINALG
+from jax_cocktail.schedule.vmap.register_places import PLACES
+from jax_cocktail.schedule.vmap.registers import Apart, Form
 from jax_cocktail.utask.ir import UOperator
-from jax_cocktail.utask.maps import positions
+from jax_cocktail.utask.maps import Position, positions
 from jax_cocktail.utask.operators import MAPPED
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, Value
-
-_STEPS = {"sum": "add", "prod": "mul"}  # the operator of one step of a reduction; else it has the same name
-_HALVES = ("bfloat16", "float16")
 
 
 # -- leaves and moves ----------------------------------------------------------------------------------------
 def _constant(apart: Apart, operator: UOperator) -> Held:
     type_ = operator.output.type
-    width, found = ITEM_SIZE[type_.dtype], apart.empty(type_.shape)
+    width = ITEM_SIZE[type_.dtype]
+    first = operator.data[:width]
+    if type_.size > apart.limits.numbers and operator.data == first * type_.size:
+        return same(apart.constant(first, type_.dtype), type_.shape)
+    if type_.size > apart.limits.numbers:
+        rank, whole = type_.rank, apart.build.emit("constant", (), type_, data=operator.data)
+        return Memory(whole, (0,) * rank, tuple(range(rank)), type_.shape)
+    found = apart.empty(type_.shape)
     for n, place in enumerate(np.ndindex(found.shape)):
         found[place] = apart.constant(operator.data[n * width : (n + 1) * width], type_.dtype)
     return found
@@ -43,9 +50,8 @@ def _constant(apart: Apart, operator: UOperator) -> Held:
 
 def _filled(apart: Apart, operator: UOperator) -> Held:
     """An `empty` array: nobody reads what it holds."""
-    found = apart.empty(operator.output.type.shape)
-    found[...] = apart.constant(bytes(ITEM_SIZE[operator.output.type.dtype]), operator.output.type.dtype)
-    return found
+    type_ = operator.output.type
+    return same(apart.constant(bytes(ITEM_SIZE[type_.dtype]), type_.dtype), type_.shape)
 
 
 def _iota(apart: Apart, operator: UOperator) -> Held:
@@ -67,11 +73,36 @@ def _mapped(apart: Apart, operator: UOperator) -> Held:
             if at.axis is not None:
                 axes[at.axis] = base
         return Memory(held.array, tuple(starts), tuple(axes), shape)
+    if is_large(apart, operator):
+        return _viewed(apart, held, shape, map_)
     elements, found = apart.registers(operator.inputs[0]), apart.empty(shape)
     for place in np.ndindex(found.shape):
         from_ = (p.start if p.axis is None else p.start + p.step * place[p.axis] for p in map_)
         found[place] = elements[tuple(from_)]
     return found
+
+
+def _viewed(apart: Apart, held: Held, shape: Sequence[int], map_: Sequence[Position]) -> Held:
+    """A view of an array of the thread: an element at a static distance from those beside it."""
+    array = local.indexable(apart, held)
+    if isinstance(array, Computed):
+        whole = array
+
+        def element(at: Sequence[Start]) -> Value:
+            moved = (0 if p.axis is None else local.times(apart, at[p.axis], p.step) for p in map_)
+            return whole.element(
+                [local.added(apart, k, p.start) for k, p in zip(moved, map_, strict=True)]
+            )
+
+        return replace(array, element=element, shape=tuple(shape))
+    array = local.copied(apart, array) if isinstance(array, Memory) else array
+    assert isinstance(array, Local)
+    offset, strides = array.offset, [0] * len(shape)
+    for at, stride in zip(map_, array.strides, strict=True):
+        offset = local.added(apart, offset, at.start * stride)
+        if at.axis is not None:
+            strides[at.axis] += at.step * stride
+    return replace(array, offset=offset, strides=tuple(strides), shape=tuple(shape))
 
 
 def _reshape(apart: Apart, operator: UOperator) -> Held:
@@ -86,6 +117,11 @@ def _reshape(apart: Apart, operator: UOperator) -> Held:
             for d, k in zip(long, kept, strict=True):
                 axes[d] = held.axes[k]
             return Memory(held.array, held.starts, tuple(axes), shape)
+    if isinstance(held, Computed) and held.uniform:
+        return replace(held, shape=shape)
+    if is_large(apart, operator):
+        whole = held if isinstance(held, Local) and held.is_whole else local.copied(apart, held)
+        return local.shaped(whole, shape)
     return apart.registers(operator.inputs[0]).reshape(shape)
 
 
@@ -107,237 +143,14 @@ def _pad(apart: Apart, operator: UOperator) -> Held:
     return found
 
 
-# -- positions that are computed -----------------------------------------------------------------------------
-def _clamped(apart: Apart, start: Value, most: int) -> Start:
-    """A position, moved into 0 to `most`."""
-    if not most:
-        return 0
-    if apart.inside.get(start, most + 2) <= most + 1:
-        return apart.build.convert(start, INDEX.dtype)
-    if start.type.dtype == "uint64":
-        raise Uncuttable("positions in uint64")
-    wide = apart.build.convert(start, INDEX.dtype)
-    limits = apart.number(0, INDEX.dtype), apart.number(most, INDEX.dtype)
-    return apart.build.emit("clamp", (limits[0], wide, limits[1]), INDEX)
-
-
-def _added(apart: Apart, a: Start, b: Start) -> Start:
-    if isinstance(a, int):
-        return apart.moved(b, a)
-    if isinstance(b, int):
-        return apart.moved(a, b)
-    return apart.build.binary("add", apart.build.convert(a, INDEX.dtype), apart.build.convert(b, INDEX.dtype))
-
-
-def _equal(apart: Apart, start: Start, number: int) -> Value | bool:
-    if isinstance(start, int):
-        return start == number
-    return apart.build.compare("eq", start, apart.number(number, start.type.dtype))
-
-
-def _if_all(apart: Apart, tests: Sequence[Value | bool], value: Value, other: Value) -> Value:
-    """`value` if all tests hold, else `other`."""
-    if any(test is False for test in tests):
-        return other
-    found = [test for test in tests if isinstance(test, Value)]
-    if not found:
-        return value
-    every = found[0]
-    for test in found[1:]:
-        every = apart.build.binary("and", every, test)
-    return apart.build.select(every, value, other)
-
-
-def _read(apart: Apart, held: Held, starts: Sequence[Start]) -> Value:
-    """The element at a position in bounds."""
-    if isinstance(held, np.ndarray):
-        ranges = [[s] if isinstance(s, int) else range(n) for s, n in zip(starts, held.shape, strict=True)]
-        places = list(product(*ranges))
-        found = cast(Value, held[places[-1]])
-        for place in places[:-1]:
-            tests = [_equal(apart, s, k) for s, k in zip(starts, place, strict=True)]
-            found = _if_all(apart, tests, cast(Value, held[place]), found)
-        return found
-    if isinstance(held, Place):
-        whole = [_added(apart, a, b) for a, b in zip(apart.latest(held).starts, starts, strict=True)]
-        return apart.at(apart.results[held.number], whole)
-    moved = list(held.starts)
-    for axis, start in zip(held.axes, starts, strict=True):
-        if axis is not None:
-            moved[axis] = _added(apart, moved[axis], start)
-    return apart.at(held.array, moved)
-
-
-def _begins(apart: Apart, starts: Sequence[Value], shape: Sequence[int], part: Sequence[int]) -> list[Start]:
-    sizes = zip(starts, shape, part, strict=True)
-    return [_clamped(apart, apart.one(start), n - size) for start, n, size in sizes]
-
-
-def _dynamic_slice(apart: Apart, operator: UOperator) -> Held:
-    source, *starts = operator.inputs
-    held, shape = apart.of(source), operator.output.type.shape
-    begins = _begins(apart, starts, source.type.shape, shape)
-    if isinstance(held, Memory) and None not in held.axes:
-        moved = list(held.starts)
-        for axis, begin in zip(held.axes, begins, strict=True):
-            moved[cast(int, axis)] = _added(apart, moved[cast(int, axis)], begin)
-        return Memory(held.array, tuple(moved), held.axes, shape)
-    found = apart.empty(shape)
-    for place in np.ndindex(found.shape):
-        found[place] = _read(apart, held, [_added(apart, b, k) for b, k in zip(begins, place, strict=True)])
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Windows:
-    """The windows of a gather or scatter in an array of this `shape`, of `sizes`. `along`: the axes of the
-    result or of the updates that run along them; `hidden`: axes of the array that they lack; `batching`: axes
-    of the array, each with its axis among those that are not `along`; `mapped`: the axis of each component of
-    an index; `tests`: windows out of bounds count for nothing."""
-
-    shape: Sequence[int]
-    sizes: Sequence[int]
-    along: Sequence[int]
-    hidden: Collection[int]
-    batching: Sequence[tuple[int, int]]
-    mapped: Sequence[int]
-    tests: bool
-
-    def at(
-        self, apart: Apart, indices: Registers, place: Sequence[int]
-    ) -> tuple[list[Start], list[Value | bool]]:
-        """The position in the array for a place of the result or of the updates, and its tests."""
-        batch = [k for d, k in enumerate(place) if d not in self.along]
-        window = iter([place[d] for d in self.along])
-        at: list[Start] = [0 if d in self.hidden else next(window) for d in range(len(self.shape))]
-        for d, b in self.batching:
-            at[d] = batch[b]
-        inside: list[Value | bool] = []
-        for component, d in enumerate(self.mapped):
-            start, limit = cast(Value, indices[(*batch, component)]), self.shape[d] - self.sizes[d]
-            if self.tests:
-                inside += _within(apart, start, limit)
-            at[d] = _added(apart, at[d], _clamped(apart, start, limit))
-        return at, inside
-
-
-def _gather(apart: Apart, operator: UOperator) -> Held:
-    """As `stablehlo.gather`; the index vector is the last axis of the indices."""
-    operand, table = operator.inputs
-    held, indices = apart.of(operand), apart.registers(table)
-    batching = operator.ints("operand_batching_dims")
-    windows = _Windows(
-        operand.type.shape,
-        operator.ints("slice_sizes"),
-        operator.ints("offset_dims"),
-        {*operator.ints("collapsed_slice_dims"), *batching},
-        tuple(zip(batching, operator.ints("start_indices_batching_dims"), strict=True)),
-        operator.ints("start_index_map"),
-        operator["mode"] == "fill",
-    )
-    found, dtype = apart.empty(operator.output.type.shape), operand.type.dtype
-    filler = apart.constant(cast(bytes, operator["fill_value"]), dtype)
-    for place in np.ndindex(found.shape):
-        at, inside = windows.at(apart, indices, place)
-        found[place] = _if_all(apart, inside, _read(apart, held, at), filler)
-    return found
-
-
-def _within(apart: Apart, start: Value, limit: int) -> list[Value | bool]:
-    """The tests for a position in 0 to `limit`."""
-    if start.type.dtype == "uint64":
-        raise Uncuttable("positions in uint64")
-    wide = apart.build.convert(start, INDEX.dtype)
-    low, high = apart.number(0, INDEX.dtype), apart.number(limit, INDEX.dtype)
-    return [apart.build.compare("ge", wide, low), apart.build.compare("le", wide, high)]
-
-
-def _update(apart: Apart, operator: UOperator) -> Held:
-    target, update, *starts = operator.inputs
-    new = apart.registers(update)
-    begins = _begins(apart, starts, target.type.shape, update.type.shape)
-    held = apart.of(target)
-    if isinstance(held, Place):
-        starts_of_part = (_added(apart, a, b) for a, b in zip(apart.latest(held).starts, begins, strict=True))
-        store(apart, Place(held.number, tuple(starts_of_part), update.type.shape), new)
-        return apart.updated(held)
-    found = apart.registers(target).copy()
-    for place in np.ndindex(new.shape):
-        at = [_added(apart, b, k) for b, k in zip(begins, place, strict=True)]
-        _put(apart, found, at, cast(Value, new[place]), [])
-    return found
-
-
-def _put(
-    apart: Apart, found: Registers, at: Sequence[Start], value: Value, tests: Sequence[Value | bool]
-) -> None:
-    """Sets the element at a position, if the tests hold too."""
-    ranges = [[k] if isinstance(k, int) else range(n) for k, n in zip(at, found.shape, strict=True)]
-    for place in product(*ranges):
-        own = [*tests, *(_equal(apart, k, n) for k, n in zip(at, place, strict=True))]
-        found[place] = _if_all(apart, own, value, cast(Value, found[place]))
-
-
-def _scatter(apart: Apart, operator: UOperator) -> Held:
-    """As `stablehlo.scatter`: updates in order; the index vector is the last axis of the indices."""
-    operand, table, updates = operator.inputs
-    indices, values, shape = apart.registers(table), apart.registers(updates), operand.type.shape
-    along, batching = operator.ints("update_window_dims"), operator.ints("operand_batching_dims")
-    hidden = {*operator.ints("inserted_window_dims"), *batching}
-    kept = iter([updates.type.shape[d] for d in along])
-    windows = _Windows(
-        shape,
-        [1 if d in hidden else next(kept) for d in range(len(shape))],
-        along,
-        hidden,
-        tuple(zip(batching, operator.ints("scatter_indices_batching_dims"), strict=True)),
-        operator.ints("scatter_dims_to_operand_dims"),
-        operator["mode"] != "clip",
-    )
-    held = apart.of(operand)
-    held = apart.registers(operand).copy() if not isinstance(held, Place) else held
-    for place in np.ndindex(values.shape):
-        at, inside = windows.at(apart, indices, place)
-        _combine(apart, operator.text("op"), held, at, cast(Value, values[place]), inside)
-    return apart.updated(held) if isinstance(held, Place) else held
-
-
-def _combine(
-    apart: Apart, op: str, held: Held, at: Sequence[Start], value: Value, tests: Sequence[Value | bool]
-) -> None:
-    """Updates the element at a position, if the tests hold."""
-    if isinstance(held, np.ndarray):
-        old = _read(apart, held, at) if op != "set" else value
-        _put(apart, held, at, value if op == "set" else apart.build.binary(op, old, value), tests)
-        return
-    assert isinstance(held, Place)
-    if op != "set" or tests:
-        old = _read(apart, held, at)
-        new = value if op == "set" else apart.build.binary(op, old, value)
-        value = _if_all(apart, tests, new, old)
-    starts = tuple(_added(apart, a, b) for a, b in zip(held.starts, at, strict=True))
-    store(apart, Place(held.number, starts, (1,) * len(starts)), single(value).reshape((1,) * len(starts)))
-
-
-def store(apart: Apart, part: Place, elements: Registers) -> None:
-    """Writes elements into a part of a result."""
-    rank = len(part.starts)
-    for place in np.ndindex(part.shape):
-        starts = (apart.moved(a, k) for a, k in zip(part.starts, place, strict=True))
-        begins = (apart.number(b, INDEX.dtype) if isinstance(b, int) else b for b in starts)
-        whole = apart.results[part.number]
-        inputs = (whole, apart.build.reshape(cast(Value, elements[place]), (1,) * rank), *begins)
-        apart.results[part.number] = apart.build.emit("dynamic_update_slice", inputs, whole.type)
-
-
 # -- sums of many kinds --------------------------------------------------------------------------------------
 def _folded(apart: Apart, op: str, values: Sequence[Value]) -> Value:
     """The values combined from first to last; those of 16 bits in float32."""
     dtype = values[0].type.dtype
-    wide = "float32" if dtype in _HALVES else dtype
+    wide = "float32" if dtype in HALVES else dtype
     found = apart.build.convert(values[0], wide)
     for value in values[1:]:
-        found = apart.build.binary(_STEPS.get(op, op), found, apart.build.convert(value, wide))
+        found = apart.build.binary(STEPS.get(op, op), found, apart.build.convert(value, wide))
     return apart.build.convert(found, dtype)
 
 
@@ -380,12 +193,12 @@ def _cumulative(apart: Apart, operator: UOperator) -> Held:
     rows = elements[..., ::-1] if operator["reverse"] else elements
     found = apart.empty(rows.shape)
     dtype = operator.output.type.dtype
-    wide = "float32" if dtype in _HALVES else dtype
+    wide = "float32" if dtype in HALVES else dtype
     for place in np.ndindex(rows.shape[:-1]):
         total: Value | None = None
         for k in range(rows.shape[-1]):
             own = apart.build.convert(rows[(*place, k)], wide)
-            total = own if total is None else apart.build.binary(_STEPS.get(op, op), total, own)
+            total = own if total is None else apart.build.binary(STEPS.get(op, op), total, own)
             found[(*place, k)] = apart.build.convert(total, dtype)
     return np.moveaxis(found[..., ::-1] if operator["reverse"] else found, -1, axis)
 
@@ -402,7 +215,7 @@ def _dot(apart: Apart, operator: UOperator) -> Held:
     dtype, build, terms = operator.output.type.dtype, apart.build, list[tuple[Registers, Registers]]()
     if dtype == "bool":
         raise Uncuttable("products of bool have no form in registers")
-    wide = "float32" if dtype in _HALVES else dtype
+    wide = "float32" if dtype in HALVES else dtype
     for a, b in zip(operator.inputs[::2], operator.inputs[1::2], strict=True):
         left = _rows(apart.registers(a), operator.ints("lhs_batch"), operator.ints("lhs_contract"))
         right = _rows(apart.registers(b), operator.ints("rhs_batch"), operator.ints("rhs_contract"))
@@ -423,8 +236,14 @@ def _kept(apart: Apart, operator: UOperator) -> Held:
     return single(apart.again(operator, [apart.one(v) for v in operator.inputs]))
 
 
-FORMS: Mapping[str, Form] = {
+def _either(few: Form, many: Form) -> Form:
+    """The form of an operator on few numbers, or on many."""
+    return lambda apart, operator: (many if is_large(apart, operator) else few)(apart, operator)
+
+
+_FEW: Mapping[str, Form] = {
     **LINALG,
+    **PLACES,
     **dict.fromkeys(MAPPED, _mapped),
     "constant": _constant,
     "empty": _filled,
@@ -432,15 +251,15 @@ FORMS: Mapping[str, Form] = {
     "reshape": _reshape,
     "concatenate": _concatenate,
     "pad": _pad,
-    "dynamic_slice": _dynamic_slice,
-    "gather": _gather,
-    "dynamic_update_slice": _update,
-    "scatter": _scatter,
-    "copy": lambda apart, operator: apart.registers(operator.inputs[0]),
+    "copy": lambda apart, operator: apart.of(operator.inputs[0]),
     "reduce": _reduce,
     "arg_reduce": _arg_reduce,
     "cumulative": _cumulative,
     "dot": _dot,
     "fail": _kept,
     "units": _kept,
+}
+
+FORMS: Mapping[str, Form] = {
+    kind: _either(few, LOOPS[kind]) if kind in LOOPS else few for kind, few in _FEW.items()
 }

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from jax_cocktail.schedule.vmap.registers import Apart, Form, Held, Registers
+from jax_cocktail.schedule.vmap.held import Held, Registers
+from jax_cocktail.schedule.vmap.registers import Apart, Form
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import TensorType, Value
 

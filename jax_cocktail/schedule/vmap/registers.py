@@ -4,54 +4,59 @@ What a thread runs by itself has no lanes to share an array with, and its regist
 array that statements make becomes one value for each of its elements; operators that only move elements
 disappear. Arrays from outside stay in memory: their elements are read where they are used. A carried array
 that is too large for registers also stays there, if each trip of its loop writes a few elements: it is then
-updated in the element's own part of the result, of which only the latest state can be read.
+updated in the element's own part of the result, of which only the latest state can be read. Other arrays
+that are too large for registers lie in the memory that each thread has for itself (see `local_arrays`).
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import prod
-from typing import Any, TypeAlias, cast
+from dataclasses import replace
+from math import inf, prod
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from jax_cocktail.device.tuning import ElementTuning
+from jax_cocktail.device.tuning import PROGRAM, ElementTuning
 from jax_cocktail.schedule.vmap.cut import Uncuttable
+from jax_cocktail.schedule.vmap.held import (
+    Computed,
+    Held,
+    Local,
+    Memory,
+    Place,
+    Registers,
+    Start,
+    single,
+)
+from jax_cocktail.schedule.vmap.local_arrays import (
+    copied,
+    filled,
+    flattened,
+    indexable,
+    is_free,
+    new_array,
+    read,
+    shaped,
+)
 from jax_cocktail.utask.builder import INDEX, Builder
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    definitions,
+    free_values,
+    is_a,
+    reads,
+)
 from jax_cocktail.utask.operators import ELEMENTWISE
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import TensorType, Value
 
-Start: TypeAlias = Value | int
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """A dense part of an array in memory that nothing writes meanwhile: from `starts` on, along every axis.
-    `axes`: the axis of the array that each axis of the part is; None: it has one position."""
-
-    array: Value
-    starts: tuple[Start, ...]
-    axes: tuple[int | None, ...]
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The own part of result `number`, which lies in memory and is updated there; `starts` as in `Memory`.
-    `version`: the state of the array that it shows, which must be the latest: memory has no other."""
-
-    number: int
-    starts: tuple[Start, ...]
-    shape: tuple[int, ...]
-    version: int = field(default=0, compare=False)
-
-
-Registers: TypeAlias = np.ndarray[Any, Any]  # of values with one element
-Held: TypeAlias = "Registers | Memory | Place"
+_Kept = TypeVar("_Kept", Place, Local)
 
 
 class Apart:
@@ -77,6 +82,9 @@ class Apart:
         self.held: ChainMap[Value, Held] = ChainMap()  # by scope
         self.known: dict[object, Value] = {}  # constants in scope
         self.inside: dict[Value, int] = {}  # positions that are less than so much, and not negative
+        self.naming: dict[int, list[Value]] = {}  # values that lie in an array of the thread, by its number
+        self.last: dict[Value, float] = {}  # the last statement of the region at hand that reads a value
+        self.now = 0  # the number of the statement at hand
 
     # -- values ------------------------------------------------------------------------------------------
     def of(self, value: Value) -> Held:
@@ -85,7 +93,10 @@ class Apart:
             rank = value.type.rank
             whole = Memory(value, (0,) * rank, tuple(range(rank)), value.type.shape)
             return self.loaded(whole) if value.type.is_scalar else whole
-        return self.held[value]
+        held = self.held[value]
+        if isinstance(held, Local):
+            self.latest(held)
+        return held
 
     def registers(self, value: Value) -> Registers:
         """The elements of a value, loaded if need be."""
@@ -94,17 +105,19 @@ class Apart:
             return held
         if isinstance(held, Place):
             raise Uncuttable("a large array of an element is read whole")
-        self.held[value] = found = self.loaded(held)
+        found = self.loaded(held)
+        if not isinstance(held, Local):
+            self.held[value] = found
         return found
 
     def one(self, value: Value) -> Value:
         """The register of a value with one element."""
         return cast(Value, self.registers(value).reshape(-1)[0])
 
-    def loaded(self, part: Memory) -> Registers:
+    def loaded(self, part: Memory | Local | Computed) -> Registers:
         found = self.empty(part.shape)
         for place in np.ndindex(found.shape):
-            found[place] = self._element(part, place)
+            found[place] = self._element(part, place) if isinstance(part, Memory) else read(self, part, place)
         return found
 
     def _element(self, part: Memory, place: Sequence[int]) -> Value:
@@ -147,7 +160,7 @@ class Apart:
         return self.known[data, dtype]
 
     # -- large arrays ------------------------------------------------------------------------------------
-    def latest(self, part: Place) -> Place:
+    def latest(self, part: _Kept) -> _Kept:
         """The part, which is read or updated now."""
         if part.version != self.versions[part.number]:
             raise Uncuttable("an older state of a large array of an element is read")
@@ -167,9 +180,12 @@ class Apart:
         return replace(part, version=self.renewed(part.number, self.results[part.number]))
 
     # -- statements --------------------------------------------------------------------------------------
-    def statements(self, body: Sequence[Statement]) -> None:
-        """Appends the statements to those of the builder."""
-        for statement in body:
+    def statements(self, body: Sequence[Statement], results: Sequence[Value]) -> None:
+        """Appends the statements to those of the builder. `results`: values that are read behind them."""
+        outer = self.last, self.now
+        self.last = {v: k for k, statement in enumerate(body) for v in reads(statement)}
+        self.last |= dict.fromkeys(results, inf)
+        for self.now, statement in enumerate(body):
             self.build.source = statement.source
             before = len(self.build.out)
             if isinstance(statement, LoopUTask):
@@ -182,24 +198,55 @@ class Apart:
             self.left -= len(self.build.out) - before
             if self.left < 0:
                 raise Uncuttable("the code for one element would be too long")
+        self.last, self.now = outer
 
     def _operator(self, operator: UOperator) -> None:
         if operator.kind in ELEMENTWISE:
-            operands = [self.registers(v) for v in operator.inputs]
-            self.held[operator.output] = self.each(operator, operands)
+            self.keep(operator.output, self._each(operator))
         elif operator.kind in self.forms:
             found = self.forms[operator.kind](self, operator)
-            held = found if isinstance(found, tuple) else (found,)
-            self.held.update(zip(operator.outputs, held, strict=True))
+            every = found if isinstance(found, tuple) else (found,)
+            for value, held in zip(operator.outputs, every, strict=True):
+                self.keep(value, held)
         else:
             raise Uncuttable(f"{operator.kind} has no form in registers")
 
-    def each(self, operator: UOperator, operands: Sequence[Registers]) -> Registers:
-        """An elementwise operator for each element."""
-        found = self.empty(operator.output.type.shape)
-        for place in np.ndindex(found.shape):
-            found[place] = self.again(operator, [cast(Value, operand[place]) for operand in operands])
-        return found
+    def keep(self, value: Value, held: Held) -> None:
+        """Notes what holds a value. The few elements of a part of an array are loaded before it changes."""
+        if isinstance(held, Local) and value.type.size <= self.limits.numbers:
+            held = self.loaded(held)
+        if isinstance(held, Local):
+            self.naming.setdefault(held.number, []).append(value)
+        self.held[value] = held
+
+    def _each(self, operator: UOperator) -> Held:
+        """An elementwise operator for each element: by a loop if there are many, in the array of an operand
+        if nobody reads it afterwards."""
+        shape, dtype = operator.output.type.shape, operator.output.type.dtype
+        if operator.output.type.size <= self.limits.numbers:
+            operands = [self.registers(v) for v in operator.inputs]
+            found = self.empty(shape)
+            for place in np.ndindex(found.shape):
+                found[place] = self.again(operator, [cast(Value, operand[place]) for operand in operands])
+            return found
+        held = [indexable(self, self.of(v)) for v in operator.inputs]
+        cost = operator.facts.cost + sum(each.cost for each in held if isinstance(each, Computed))
+
+        def element(at: Sequence[Start]) -> Value:
+            return self.again(operator, [read(self, each, at) for each in held])
+
+        if cost <= PROGRAM.hoisted_flops and all(isinstance(each, Computed) for each in held):
+            return Computed(element, dtype, shape, cost)
+        local = [each for each in held if isinstance(each, Local)]
+        numbers = [each.number for each in local]
+        once = (each for each in local if numbers.count(each.number) == 1)
+        fits = (each for each in once if self.results[each.number].type.dtype == dtype)
+        into = next((each for each in fits if is_free(self, each)), None)
+        flat = [flattened(each) for each in held]
+        if None not in flat:
+            held, shape = cast("list[Held]", flat), (operator.output.type.size,)
+            into = cast("Local | None", into and flattened(into))
+        return shaped(filled(self, dtype, shape, element, into), operator.output.type.shape)
 
     def again(self, operator: UOperator, inputs: Sequence[Value]) -> Value:
         """An operator on other operands, with one element."""
@@ -225,7 +272,7 @@ class Apart:
         before, self.updatable = self.updatable, self.updatable.intersection(updatable)
         self.build, self.known = Builder(outer.fresh, outer.source), dict(known)
         self.held = self.held.new_child(dict(given))
-        self.statements(region.body)
+        self.statements(region.body, region.results)
         results = ends(region.results)
         inner = Region(tuple(parameters), tuple(self.build.out), tuple(results))
         self.build, self.known, self.updatable = outer, known, before
@@ -234,11 +281,10 @@ class Apart:
         return inner
 
     def _loop(self, loop: LoopUTask) -> None:
-        starts = [self.of(v) for v in loop.initial]
-        starts = [self.loaded(s) if isinstance(s, Memory) else s for s in starts]
-        for start in starts:
-            if isinstance(start, Place):
-                self.latest(start)
+        starts = list[Held]()
+        inside = {v for region in loop.regions for v in free_values(region)}
+        for value in loop.initial:
+            starts.append(self._start(value, starts, inside))
         layout = _Layout(starts, self)
         initial = layout.flat(starts)
         if len(initial) > self.limits.carried:
@@ -261,9 +307,25 @@ class Apart:
         made = LoopUTask(*ends, body, condition, loop.trip_count, source, likely_trips=likely)
         self.build.out.append(made)
 
+    def _start(self, value: Value, others: Sequence[Held], inside: Collection[Value]) -> Held:
+        """The place of a carry, with its initial value. `others`: those of carries in front of it; `inside`:
+        values that the loop reads beside its carries."""
+        held = self.of(value)
+        if isinstance(held, Place):
+            return self.latest(held)
+        if value.type.size <= self.limits.numbers:
+            return self.registers(value)
+        taken = {other.number for other in others if isinstance(other, Local)}
+        if isinstance(held, Local) and held.number not in taken and is_free(self, held, inside):
+            return held
+        return copied(self, held)
+
     def _branch(self, branch: BranchUTask) -> None:
         selector = self.one(branch.selector)
-        layout = _Layout([self._held_by(branch, k) for k in range(len(branch.outputs))], self)
+        kept = list[Held]()
+        for k in range(len(branch.outputs)):
+            kept.append(self._held_by(branch, k, kept))
+        layout = _Layout(kept, self)
         places, values = layout.places, layout.values
         regions = tuple(self._inside(region, (), {}, values, places) for region in branch.branches)
         outputs, ends = layout.parameters(branch.outputs)
@@ -272,13 +334,29 @@ class Apart:
             replace(branch, selector=selector, branches=regions, outputs=tuple(outputs), stage=None)
         )
 
-    def _held_by(self, branch: BranchUTask, k: int) -> Held:
-        """Registers for result k of a branch, or the place of a large array that a side hands on."""
+    def _held_by(self, branch: BranchUTask, k: int, others: Sequence[Held]) -> Held:
+        """Registers for result k of a branch, or the place of a large array that a side hands on. `others`:
+        those of the results in front of it."""
+        type_ = branch.outputs[k].type
+        taken = {other.number for other in others if isinstance(other, Local)}
         for region in branch.branches:
-            held = self.held.get(region.results[k])
+            held = self.held.get(_updated(region, region.results[k]))
             if isinstance(held, Place):
                 return held
-        return self.empty(branch.outputs[k].type.shape)
+            fits = isinstance(held, Local) and held.number not in taken and held.shape == type_.shape
+            if isinstance(held, Local) and fits and is_free(self, held):
+                return held
+        if type_.size > self.limits.numbers:
+            return new_array(self, type_.dtype, type_.shape)
+        return self.empty(type_.shape)
+
+
+def _updated(region: Region, value: Value) -> Value:
+    """The array that a region hands on as a value with some elements replaced."""
+    made = definitions(region)
+    while is_a(maker := made.get(value), "dynamic_update_slice", "scatter"):
+        value = maker.inputs[0]
+    return value
 
 
 class _Layout:
@@ -287,26 +365,36 @@ class _Layout:
 
     def __init__(self, held: Sequence[Held], apart: Apart) -> None:
         self.held, self.apart = held, apart
-        self.places = sorted({h.number for h in held if isinstance(h, Place)})
+        self.places = sorted({h.number for h in held if isinstance(h, Place | Local)})
 
     def flat(self, held: Sequence[Held]) -> list[Value]:
         """The values, from what holds them."""
         found = [self.apart.results[k] for k in self.places]
         for each in held:
-            found += [] if isinstance(each, Place) else list(cast(Registers, each).reshape(-1))
+            found += list(each.reshape(-1)) if isinstance(each, np.ndarray) else []
         return found
 
     def values(self, values: Sequence[Value]) -> list[Value]:
-        """The results of a region."""
-        apart, held = self.apart, list[Held]()
+        """The results of a region, with arrays where they are kept."""
+        apart, held, moves = self.apart, list[Held](), list[tuple[Held, Local]]()
         for value, kept in zip(values, self.held, strict=True):
             now = apart.of(value)
+            if isinstance(kept, Local):
+                if not (isinstance(now, Local) and now.number == kept.number and now.is_whole):
+                    moves.append((now, kept))
+                held.append(kept)
+                continue
             places = isinstance(kept, Place), isinstance(now, Place)
             if any(places) and not (all(places) and kept == now):
                 raise Uncuttable("a large array of an element is not updated in place")
-            if isinstance(now, Place):
-                apart.latest(now)
-            held.append(apart.registers(value) if isinstance(now, Memory) else now)
+            held.append(apart.latest(now) if isinstance(now, Place) else apart.registers(value))
+        written = {target.number for _, target in moves}
+        sources = [
+            copied(apart, source) if isinstance(source, Local) and source.number in written else source
+            for source, _ in moves
+        ]
+        for source, (_, target) in zip(sources, moves, strict=True):
+            copied(apart, source, target)
         return self.flat(held)
 
     def parameters(self, values: Sequence[Value]) -> tuple[list[Value], dict[Value, Held]]:
@@ -315,8 +403,10 @@ class _Layout:
         found = [apart.build.fresh.make(apart.results[k].type) for k in self.places]
         versions = {k: apart.renewed(k, value) for k, value in zip(self.places, found, strict=True)}
         for value, kept in zip(values, self.held, strict=True):
-            if isinstance(kept, Place):
+            if isinstance(kept, Place | Local):
                 held[value] = replace(kept, version=versions[kept.number])
+                if isinstance(kept, Local):
+                    apart.naming.setdefault(kept.number, []).append(value)
                 continue
             registers = apart.empty(value.type.shape)
             for place in np.ndindex(registers.shape):
@@ -328,10 +418,3 @@ class _Layout:
 
 Form: TypeAlias = Callable[[Apart, UOperator], "Held | tuple[Held, ...]"]
 _Ends: TypeAlias = Callable[[Sequence[Value]], Sequence[Value]]
-
-
-def single(value: Value) -> Registers:
-    """A register as an array with one element of any shape of one."""
-    found = np.empty((), object)
-    found[()] = value
-    return found

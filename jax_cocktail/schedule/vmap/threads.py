@@ -27,10 +27,11 @@ from jax_cocktail.schedule.vmap.by_thread import Batch, ByThread, check_count
 from jax_cocktail.schedule.vmap.cut import Uncuttable
 from jax_cocktail.schedule.vmap.emit import Emitter
 from jax_cocktail.schedule.vmap.flags import without_flags
+from jax_cocktail.schedule.vmap.held import Place, single
 from jax_cocktail.schedule.vmap.lockstep import element_loop
 from jax_cocktail.schedule.vmap.recover import branches_inside, narrowed
 from jax_cocktail.schedule.vmap.register_forms import FORMS
-from jax_cocktail.schedule.vmap.registers import Apart, Place, single
+from jax_cocktail.schedule.vmap.registers import Apart
 from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots, spreads_of
 from jax_cocktail.schedule.vmap.thread_branches import ThreadBranches
 from jax_cocktail.utask.ir import (
@@ -228,12 +229,12 @@ class _Threads:
         apart.inside[loop.index] = count
         for k, value in enumerate(loop.carried):
             apart.held[value] = Place(k, (0,) * value.type.rank, value.type.shape)
-        apart.statements(region.body)
+        apart.statements(region.body, region.results)
         for k, value in enumerate(region.results):
             held = apart.of(value)
             if not isinstance(held, Place) or apart.latest(held).number != k:
                 raise Uncuttable("a result is not updated in place")
-        body = Region(loop.body.parameters, tuple(apart.build.out), tuple(apart.results))
+        body = Region(loop.body.parameters, tuple(apart.build.out), tuple(apart.results[: len(loop.carried)]))
         made = replace(loop, body=body, level="thread")
         if fault := parallel_fault(made, self.constants):
             raise Uncuttable(fault)
@@ -246,18 +247,35 @@ class _Threads:
         check_count(batch.count, self.limits)
         if any(v in needed for v in loop.outputs if v not in batch.axes):
             raise Uncuttable("a result is common to all")
+        few, some = self.limits.numbers * batch.count, self.limits.local * batch.count
+        # Nobody reads some large arrays behind the loop: they are the thread's own.
+        kept = {v: axes for v, axes in batch.axes.items() if v in needed or not few < v.type.size <= some}
+        batch = replace(batch, axes=kept or batch.axes)
+        large = {v for v in batch.axes if v.type.size > few}
+        try:
+            out = self._elements(loop, region, batch, large)
+        except Uncuttable:
+            fewer = {v for v in large if v.type.size > some}
+            if fewer == large:
+                raise
+            out = self._elements(loop, region, batch, fewer)
+        self._say(True, f"each of {batch.count} batch elements runs its own loop on a thread", loop.source)
+        return out
+
+    def _elements(
+        self, loop: LoopUTask, region: Region, batch: Batch, large: set[Value]
+    ) -> Sequence[Statement]:
+        """The loop by threads. `large`: results that are updated where they lie."""
         out = Emitter(self.fresh, loop.source)
-        most = self.limits.numbers * batch.count
         # Large arrays have stand-ins: their parts are no copies.
-        large, starts, numbers = {}, list(loop.initial), {v: k for k, v in enumerate(batch.axes)}
+        given, starts, numbers = {}, list(loop.initial), {v: k for k, v in enumerate(batch.axes)}
         for k, (start, end) in enumerate(zip(loop.initial, loop.outputs, strict=True)):
-            if end in numbers and end.type.size > most:
+            if end in large:
                 starts[k] = self.fresh.make(start.type)
-                large[starts[k]] = start, numbers[end]
+                given[starts[k]] = start, numbers[end]
         spreads = spreads_of(loop, definitions(region))
         statements: Sequence[Statement] = (*spreads, replace(loop, initial=tuple(starts)))
-        ByThread(statements, batch, out, self.limits, large).emit()
-        self._say(True, f"each of {batch.count} batch elements runs its own loop on a thread", loop.source)
+        ByThread(statements, batch, out, self.limits, given).emit()
         return out.out
 
     def _say(self, fired: bool, text: str, source: Source) -> None:
