@@ -18,7 +18,8 @@ from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 LINE_BYTES = 128  # of the header: the counter of the units' barrier, as long as a line of the cache; and
 TAGGED_PAIR_BYTES = 2 * BLOCK.tagged_bytes  # a tagged word in each of two buffers
 HEADER_STEP = 256  # bytes, of which a header is a multiple
-_HEADERS = tuple("base units refill index arith block math random dot conv linalg sort".split())
+_HEADERS: tuple[str, ...] = ("base", "units", "refill", "index", "arith", "block", "math", "random")
+_HEADERS += ("dot", "conv", "linalg", "sort")
 
 # Templates take smaller tiles where there is less.
 TILE_BYTES = {"dot": BLOCK.dot_bytes, "conv": BLOCK.conv_bytes}

@@ -128,6 +128,7 @@ class _Timer:
     units: int
     block: int  # threads
     together: float  # blocks on one multiprocessor, which share its rates but not its latencies
+    missing: float = 0.0  # share of arrays of threads that the nearest cache does not hold
     diverges: bool = False  # in trips of threads: the lanes of a warp may take all sides of a branch, in turn
 
     def all(self, nodes: Iterable[Node], alone: bool) -> Spent:
@@ -174,24 +175,26 @@ class _Timer:
 
     def _threads(self, node: Each) -> Spent:
         """Warps hide the latency of each other, as long as their schedulers have time to issue."""
+        near, rate = self._of_threads(node)
         warps = ceil(node.count / self.spec.warp / self.units)
         together = min(warps, self.block // self.spec.warp)
-        timer = replace(self, diverges=True, together=max(ELEMENTS.lone, together / _SCHEDULERS))
+        busy = max(ELEMENTS.lone, together / _SCHEDULERS)
+        timer = replace(self, diverges=True, together=busy, missing=1 - near)
         one = timer.all(node.body, alone=True)
         clock = one.clock * ceil(warps / together)
         clock = np.maximum(clock, node.bytes * node.count / self.spec.l2_rate)
-        clock = np.maximum(clock, self._local_seconds(node))
+        clock = np.maximum(clock, node.local * node.count / rate)
         return replace(one * node.count, clock=clock, barriers=0.0)
 
-    def _local_seconds(self, node: Each) -> float:
-        """Seconds for the arrays that threads have for themselves: those of all threads that are there share
-        the caches."""
+    def _of_threads(self, node: Each) -> tuple[float, float]:
+        """The arrays that threads have for themselves, all of which share the caches: the share that the
+        nearest ones hold, and bytes per second."""
         spec, threads = self.spec, min(node.count, self.units * self.block)
         held = max(node.own * threads, 1)
         near = min(1.0, spec.shared_per_unit * min(self.units, spec.units) / held)
         middle = min(1.0, spec.l2_bytes / held)
         far = middle / spec.l2_rate + (1 - middle) / spec.memory_rate
-        return node.local * node.count * (near / spec.shared_rate + (1 - near) * far)
+        return near, 1 / (near / spec.shared_rate + (1 - near) * far)
 
     def _branch(self, node: Branch, alone: bool) -> Spent:
         sides = [self.all(side, alone) for side in node.sides]
@@ -204,6 +207,7 @@ class _Timer:
 
     def _work(self, node: Work, alone: bool) -> Spent:
         latency = clocks(node.counts, self.templates, self.spec) / self.spec.clock_rate
+        latency += self.missing * node.counts.get("near_load", 0) * self._clocks(far_load=1)
         busy = node.start + (node.seconds - node.start) * self.together
         clock = np.full(self.units, max(latency, busy))
         units = 1 if alone else self.units

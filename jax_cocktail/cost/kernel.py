@@ -15,7 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from jax_cocktail.cost.footprint import piece
-from jax_cocktail.cost.latency import ArrayPlaces, Counts, copy_counts, counts_alone, counts_of, counts_unrolled
+from jax_cocktail.cost.latency import (
+    ArrayPlaces,
+    Counts,
+    copy_counts,
+    counts_alone,
+    counts_of,
+    counts_unrolled,
+)
 from jax_cocktail.cost.straight import straight
 from jax_cocktail.cost.unit_time import WHOLE, operand_bytes, operator_seconds, start_seconds
 from jax_cocktail.cost.vector import Vector

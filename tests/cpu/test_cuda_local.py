@@ -11,7 +11,10 @@ from jax_cocktail.build.device import build_device_program
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import build, emit
 from jax_cocktail.device.cards import spec_for
+from jax_cocktail.device.nvidia import H200
+from jax_cocktail.lowering.choice.survey import survey
 from jax_cocktail.lowering.choice.variants import prepare
+from jax_cocktail.schedule.sync import plan_tail
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import by_threads, walk
 from tests.cpu.by_threads import run
@@ -276,3 +279,61 @@ def test_compiled_for_amd(arch, name):
     spec = spec_for(arch)
     built = build(planned(*COMPILED[name], spec), compiler=zig())
     assert not any("spills" in remark.text for remark in built.emitted.remarks)
+
+
+# -- the choice ----------------------------------------------------------------------------------------------
+def prices(function, *rows):
+    """The prices of the candidates on an H200, by candidate."""
+    rows = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in rows]
+    prepared = prepare(jax.make_jaxpr(function)(*rows), "elements", machine_of(H200))
+    found = survey(prepared, H200.units)
+    return {p.candidate: s for p, s in zip(found.plans, found.seconds, strict=True)}
+
+
+def settle(x):
+    return jax.lax.while_loop(lambda x: jnp.sum(x) > 1, lambda x: x * 0.5, x)
+
+
+def until_one(x):
+    return jax.lax.while_loop(lambda x: x > 1, jnp.sqrt, x)
+
+
+def test_the_price_decides_between_threads_and_larger_groups():
+    units = H200.units
+    by_thread, by_warp = Candidate(units), Candidate(units, threads=H200.warp)
+    by_block, together = Candidate(units, local=False), Candidate(units, elements=False)
+    found = prices(jax.vmap(history), (100000,))  # a place in each trip
+    assert found[by_thread] < min(found[by_block], found[together])
+    found = prices(jax.vmap(settle), (4096, 200))  # all places in each trip, and few elements
+    assert found[by_warp] < found[by_block] < found[by_thread] < found[together]
+    assert by_block not in prices(jax.vmap(until_one), (4096,))  # without an array
+
+
+def test_arrays_that_no_cache_holds_cost_more():
+    """The same accesses to arrays of 1,000 numbers in the place of 70."""
+
+    def visits(size):
+        def element(x):
+            def step(k, state):
+                past, x = state
+                past = past.at[(k * 7) % 64].set(x)
+                return past, x * 0.5 + past[(k * 3) % 64]
+
+            return jax.lax.fori_loop(0, 5000, step, (jnp.zeros(size), x))[1]
+
+        return prices(jax.vmap(element), (1 << 20,))[Candidate(H200.units)]
+
+    assert visits(1000) > 1.5 * visits(70)
+
+
+def test_too_much_local_memory(monkeypatch):
+    """Cards reserve it for all threads that they can hold."""
+    prepared = prepare(jax.make_jaxpr(jax.vmap(history))(jnp.zeros(1000)), "elements", machine_of(H200))
+    (program,) = prepared.programs
+    usual = emit(program, machine_of(H200), candidate=Candidate(H200.units))
+    held = usual.plan.thread_bytes * H200.threads_per_unit * H200.units
+    monkeypatch.setattr(plan_tail, "_MOST_PRIVATE", H200.memory_bytes // held)
+    assert emit(program, machine_of(H200), candidate=Candidate(H200.units)).plan.thread_bytes
+    monkeypatch.setattr(plan_tail, "_MOST_PRIVATE", H200.memory_bytes // held + 1)
+    emitted = emit(program, machine_of(H200), candidate=Candidate(H200.units))
+    assert "of all threads" in str(emitted.remarks[-1]) and not emitted.plan.thread_bytes
