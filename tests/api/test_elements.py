@@ -161,6 +161,16 @@ def chained(x):
     return (jax.lax.fori_loop(1, LONG, step, jnp.ones(LONG)),)
 
 
+def shifted(x):
+    """An update with a part of the array that it updates."""
+
+    def step(i, array):
+        array = jax.lax.dynamic_update_slice(array, array[:-2], (i % 3,))
+        return array.at[0].add(x)
+
+    return (jax.lax.fori_loop(0, 9, step, jnp.arange(float(LONG))),)
+
+
 def watched(x):
     """An array that the condition reads, that a branch updates, and that a nested loop hands on."""
 
@@ -180,7 +190,7 @@ def watched(x):
 @pytest.mark.parametrize(
     ("function", "loops"),
     [(swapped, 0), (older, 0), (forked, 0), (chained, 1)]
-    + [(f, None) for f in (dropped, read_and_written, watched)],
+    + [(f, None) for f in (dropped, read_and_written, shifted, watched)],
 )
 def test_large_arrays(function, loops):
     """They are updated where they lie, or in the memory of the thread."""
