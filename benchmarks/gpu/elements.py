@@ -121,22 +121,23 @@ class Planned:
     spill_bytes: int | None = None
 
 
-def planned(row: str, spec: DeviceSpec, build: bool = False) -> Planned:
-    """The best plan of a row by the model."""
-    function, arguments = ROWS[row]()
+def planned(row: str, made: EnsembleProgram, spec: DeviceSpec, build: bool = False) -> Planned:
+    """The best plan of a row by the model. `made`: its function and arguments."""
+    function, arguments = made
     machine = machine_of(spec)
     prepared = prepare(jax.make_jaxpr(function)(*arguments), row, machine)
     found = survey(prepared, spec.units)
     seconds = min(found.seconds)
     plan = found.best
-    (program,) = prepared.programs
-    emitted = emit(program, machine, candidate=plan.candidate)
-    loops = sum(map(by_threads, walk(emitted.program.entry)))
-    figures = (plan.candidate.name, seconds, found.comparison.stock.seconds, loops, emitted.plan.most_units)
+    emitted = [emit(program, machine, candidate=plan.candidate) for program in prepared.programs]
+    loops = sum(by_threads(s) for each in emitted for s in walk(each.program.entry))
+    units = max(each.plan.most_units for each in emitted)
+    figures = (plan.candidate.name, seconds, found.comparison.stock.seconds, loops, units)
     if not build:
         return Planned(row, *figures)
-    built = build_device_program(emitted.source, device_toolchain(spec.arch), spec)
-    facts = built.kernels.values()
+    compiler = device_toolchain(spec.arch)
+    built = [build_device_program(each.source, compiler, spec) for each in emitted]
+    facts = [f for each in built for f in each.kernels.values()]
     return Planned(row, *figures, max(f.registers for f in facts), max(f.spill_bytes for f in facts))
 
 
@@ -170,11 +171,11 @@ def emulated_cycles(row: str) -> tuple[float, float]:
 
 def table(found: Iterator[Planned]) -> Iterator[str]:
     """A line for each row."""
-    yield "| program | plan | parts | ours, us | stock XLA, us | registers | spills |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    yield "| program | plan | parts | ours, us | stock XLA, us | gain | registers | spills |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for each in found:
         known = ["-" if n is None else str(n) for n in (each.registers, each.spill_bytes)]
-        times = f"{each.ours * 1e6:.1f} | {each.stock * 1e6:.0f}"
+        times = f"{each.ours * 1e6:.1f} | {each.stock * 1e6:.0f} | {each.stock / each.ours:.0f}"
         yield f"| {each.row} | {each.plan} | {each.units} | {times} | {' | '.join(known)} |"
 
 
@@ -190,7 +191,7 @@ def main() -> None:
             cycles = f"{ours:.0f} cycles of a block, by hand {by_hand:.0f}"
             print(f"{row}: {cycles}, ratio {ours / by_hand:.3f}", flush=True)
         return
-    for line in table(planned(row, SPECS[options.spec], options.build) for row in ROWS):
+    for line in table(planned(row, ROWS[row](), SPECS[options.spec], options.build) for row in ROWS):
         print(line, flush=True)
 
 

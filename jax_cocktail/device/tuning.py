@@ -53,6 +53,7 @@ class ModelTuning:
     unknown_trips: int = 16  # of a loop whose trip count is known only at run time
     likely_trips: int = 256  # at most, of one that the program bounds: many bounds are never reached
     unrolled_trips: int = 32  # of an innermost loop of one thread on a GPU, which compilers unroll
+    settling_trips: int = 2  # of one that runs until flags of batch elements have settled
     flops_per_byte: int = 8  # a core does so many while it moves a byte
 
     many_statements: int = 1000  # a longer program takes long to plan, so it gets only the usual candidates

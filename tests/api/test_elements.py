@@ -11,18 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.device.tuning import ElementTuning
-from jax_cocktail.lowering.edge import adapter
-from jax_cocktail.primitives import translate
-from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.vmap.threads import threads
-from jax_cocktail.utask.ir import by_threads, walk
-from tests.oracle.interpreter.run import run as interpreted
+from tests.api.apart import EAGER, taken
 from tests.selection import ALL
-from tests.strategies import check_state, initial_state, programs, run
+from tests.strategies import initial_state, programs, run
 
-EAGER = ElementTuning(fewest=2, branch_flops=1.0)
 IN_MEMORY = replace(EAGER, numbers=2)  # nearly all arrays of an element are in the memory of its thread
 EVERY = settings(
     deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
@@ -34,15 +26,6 @@ def states(seed):
     """The states of a few elements, element axis first."""
     found = [initial_state(100 * seed + k) for k in range(BATCH)]
     return tuple(np.stack(parts) for parts in zip(*found, strict=True))
-
-
-def taken(function, state, limits=EAGER):
-    """Compares the program after the pass with stock. Returns the number of loops by threads."""
-    program = simplify(translate(adapter.program(jax.make_jaxpr(function)(*state)), "elements"))
-    after = simplify(threads(program, limits=limits))
-    verify(after, "placed")
-    check_state(interpreted(after, list(state)), jax.jit(function)(*state))
-    return sum(map(by_threads, walk(after.entry)))
 
 
 @pytest.mark.one_jax

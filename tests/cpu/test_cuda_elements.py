@@ -230,6 +230,26 @@ def test_flags(monkeypatch):
     run(monkeypatch, selected, (x,))
 
 
+def waiting(x):
+    """A loop of a batch whose steps are smaller as soon as all elements have left the start."""
+
+    def body(state):
+        x, young, k = state
+        going = x < 100
+        new = x * jnp.where(jnp.any(young), 1.5, 1.25) + 1
+        young = jnp.where(going, young & (new < 20), young)
+        return jnp.where(going, new, x), young, jnp.where(going, k + 1, k)
+
+    start = x, jnp.ones(x.shape, bool), jnp.zeros(x.shape, jnp.int32)
+    return jax.lax.while_loop(lambda state: jnp.any(state[0] < 100), body, start)
+
+
+@pytest.mark.parametrize("last", [90.0, 500.0], ids=["settles", "never settles"])
+def test_gates(last, monkeypatch):
+    x = np.append(np.geomspace(0.5, 90, 99), last).astype(np.float32)
+    run(monkeypatch, waiting, (x,), loops=3, sanitizer="thread")
+
+
 def test_batches_of_batches(monkeypatch):
     numbers = jnp.arange(1, 1 + 13 * 40, dtype=jnp.int32).reshape(13, 40)
     run(monkeypatch, jax.vmap(jax.vmap(collatz)), (numbers,), sanitizer="thread")

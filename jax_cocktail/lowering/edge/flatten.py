@@ -23,6 +23,9 @@ from jax_cocktail.lowering.edge.adapter import (
 from jax_cocktail.primitives.jaxprs import constants, interpret, open_jaxpr
 from jax_cocktail.recursion.task import RECURSION
 
+# Primitives of which the result is the operand, for whoever compiles it: proofs are to see one value.
+_SAME = frozenset({"copy", "stop_gradient"})
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Flat:
@@ -73,6 +76,9 @@ class _Inliner:
     def apply(self, equation: Any, operands: Sequence[Any], outermost: bool = False) -> Sequence[Any]:
         """Appends an equation, or those of the body if it is a call, and returns its results."""
         zeros = tuple(k for k, v in enumerate(operands) if self._is_zeros(v))
+        same = not outermost and primitive_name(equation) in _SAME
+        if same and operands[0].aval == equation.outvars[0].aval:
+            return list(operands)
         body = self._calls.body(equation, zeros)
         if body is not None and primitive_name(equation) in REMATERIALISED:
             # without control flow it stays a call, so that stock XLA rematerialises it

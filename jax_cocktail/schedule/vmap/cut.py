@@ -261,6 +261,18 @@ class _PlannedCutter(Cutter):
         return Region(tested.parameters, (*tested.body, closing), result)
 
 
+def is_apart(loop: LoopUTask, elements: ElementLoop) -> bool:
+    """True if no batch element reads what another one computes: an active one may read one that is done."""
+    for d, count in enumerate(elements.predicate.type.shape):
+        if count != 1:
+            places = zip(loop.outputs, (axes[d] for axes in elements.axes), strict=True)
+            try:
+                Cut((loop,), places, count, 1)
+            except Uncuttable:
+                return False
+    return True
+
+
 def _want(wanted: Wanted, places: Iterable[tuple[Value, int | None]]) -> None:
     for value, axis in places:
         wanted.setdefault(value, set()).add(axis)

@@ -7,7 +7,8 @@
 
 Equinox, hence Diffrax, writes the select itself, by a flag. That the flag is the predicate is proven by
 induction: it is so before the first trip, and behind each trip that an element takes. Then `lockstep` can
-prove that batch elements are independent of each other.
+prove that batch elements are independent of each other. Where what makes the first flag is out of sight, the
+loop asks the flag in the place of the predicate.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
+from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
+from jax_cocktail.schedule.vmap.lockstep import spread
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.copies import applied
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, definitions, is_a
@@ -27,9 +31,9 @@ from jax_cocktail.utask.types import Value
 Made = Mapping[Value, UOperator]
 
 
-def without_flags(program: UProgram, fresh: FreshValues) -> UProgram:
+def without_flags(program: UProgram) -> UProgram:
     """Returns its argument if no loop has such a flag."""
-    return map_regions(program, _Flags(fresh).region)
+    return map_regions(program, _Flags(FreshValues(program)).region)
 
 
 class _Flags:
@@ -44,20 +48,22 @@ class _Flags:
         self.made = outer
         return region
 
-    def _statement(self, statement: Statement) -> Statement:
+    def _statement(self, statement: Statement) -> Statement | Sequence[Statement]:
         statement = map_regions(statement, self.region)
         if not isinstance(statement, LoopUTask) or statement.condition is None:
             return statement
         flags = (_flag(statement, k) for k in range(len(statement.carried)))
         found = next((flag for flag in flags if flag is not None), None)
-        return statement if found is None or not found.is_proven(self.made) else found.removed(self.fresh)
+        if found is None or not found.is_kept():
+            return statement
+        return (found.removed if found.is_so_first(self.made) else found.asked)(self.fresh)
 
 
 @dataclass(frozen=True, slots=True)
 class _Flag:
     """Carry `number` of a loop: a flag that each trip combines with `after` by "and", and by which the trip
-    selects all other carries. `following`: the next carries where it is true; `predicate`: what the loop's
-    condition reduces."""
+    selects all other carries, but for scalars. `following`: the next carries where it is true; `predicate`:
+    what the loop's condition reduces."""
 
     loop: LoopUTask
     number: int
@@ -65,17 +71,21 @@ class _Flag:
     following: tuple[Value, ...]
     predicate: Value
 
-    def is_proven(self, around: Made) -> bool:
-        """True if the flag is the predicate of the carries, at the beginning of every trip. `around`: what
-        makes values outside."""
-        first, again = _Numbers(around), _Numbers({})
-        starts = [first.of(v) for v in self.loop.initial]
+    def is_so_first(self, around: Made) -> bool:
+        """True if the flag is the predicate of the carries before the first trip. `around`: what makes values
+        outside."""
+        numbers = _Numbers(around)
+        known = [numbers.of(v) for v in self.loop.initial]
+        return self._tested(numbers, known) == known[self.number]
+
+    def is_kept(self) -> bool:
+        """True if the flag of an element that takes a trip is the predicate behind it."""
+        numbers = _Numbers({})
         for i, carried in enumerate(self.loop.carried):
-            again.known[carried] = again.number(("carry", i))
-        again.statements(self.loop.body.body)
-        ends = [again.of(v) for v in self.following]
-        pairs = (first, starts), (again, ends)
-        return all(self._tested(numbers, known) == known[self.number] for numbers, known in pairs)
+            numbers.known[carried] = numbers.number(("carry", i))
+        numbers.statements(self.loop.body.body)
+        known = [numbers.of(v) for v in self.following]
+        return self._tested(numbers, known) == known[self.number]
 
     def _tested(self, numbers: _Numbers, known: Sequence[int]) -> int:
         """The number of the predicate of carries with these numbers."""
@@ -88,14 +98,43 @@ class _Flag:
         """The loop with the predicate in the place of the flag."""
         loop, flag = self.loop, self.loop.carried[self.number]
         assert loop.condition is not None
-        tests_of = tuple(s for s in loop.condition.body if loop.condition.results[0] not in s.outputs)
-        condition = replace(loop.condition, body=tests_of, results=(self.predicate,))
-        tests, (active,) = applied(condition, loop.carried, fresh)
+        condition = UProgram("", replace(loop.condition, results=(self.predicate,)))
+        tests, (active,) = applied(remove_dead_code(condition).entry, loop.carried, fresh)
         build = Builder(fresh, loop.source)
         end = build.select(active, self.after, flag)
         body = [with_reads(s, {flag: active}) for s in loop.body.body]
-        results = (*loop.body.results[: self.number], end, *loop.body.results[self.number + 1 :])
+        results = _with(loop.body.results, self.number, end)
         return replace(loop, body=Region(loop.body.parameters, (*tests, *body, *build.out), results))
+
+    def asked(self, fresh: FreshValues) -> Sequence[Statement]:
+        """The loop with the flag in the place of the predicate, and with no flag if there is no first trip.
+
+        An element with a flag takes the first trip if there is one, and others as long as its predicate is
+        true. What the predicate of another one asks for changes nothing.
+        """
+        loop, flag = self.loop, self.loop.carried[self.number]
+        first, last = loop.initial[self.number], loop.outputs[self.number]
+        assert loop.condition is not None
+        out, (runs,) = applied(loop.condition, loop.initial, fresh)
+        build = Builder(fresh, loop.source, out)
+        runs = build.broadcast(runs, flag.type.shape, ())
+        start, end = build.binary("and", first, runs), fresh.make(flag.type)
+        closing = _closing(loop.condition)
+        asked = loop.tested[self.number]
+        tests = (replace(s, inputs=(asked,)) if s is closing else s for s in loop.condition.body)
+        condition = remove_dead_code(UProgram("", replace(loop.condition, body=tuple(tests)))).entry
+        inside = Builder(fresh, loop.source)
+        results = _with(loop.body.results, self.number, inside.select(flag, self.after, flag))
+        body = Region(loop.body.parameters, (*loop.body.body, *inside.out), results)
+        initial, outputs = (_with(v, self.number, w) for v, w in ((loop.initial, start), (loop.outputs, end)))
+        build.out.append(replace(loop, initial=initial, outputs=outputs, body=body, condition=condition))
+        build.define((last,), "select", (runs, end, first))
+        return build.out
+
+
+def _with(values: Sequence[Value], number: int, value: Value) -> tuple[Value, ...]:
+    """The values with another one at a position."""
+    return (*values[:number], value, *values[number + 1 :])
 
 
 def _flag(loop: LoopUTask, number: int) -> _Flag | None:
@@ -103,54 +142,56 @@ def _flag(loop: LoopUTask, number: int) -> _Flag | None:
     assert loop.condition is not None
     flag, made = loop.carried[number], definitions(loop.body)
     combined = made.get(loop.body.results[number])
-    closing = definitions(loop.condition).get(loop.condition.results[0])
+    closing = _closing(loop.condition)
     if not is_a(combined, "and") or flag.type.dtype != "bool" or flag not in combined.inputs:
         return None
-    if not is_a(closing, "reduce") or closing["op"] != "or" or closing.inputs[0].type != flag.type:
-        return None
-    if not _is_of_elements(closing.inputs[0], loop.condition):
+    if closing is None or closing.inputs[0].type != flag.type:
         return None
     after = combined.inputs[1] if combined.inputs[0] == flag else combined.inputs[0]
-    following = list[Value]()
-    for carried, result in zip(loop.carried, loop.body.results, strict=True):
+    following, places = list[Value](), dict[Value, tuple[int, ...]]()
+    rows = zip(loop.carried, loop.tested, loop.body.results, strict=True)
+    for carried, tested, result in rows:
         select = made.get(result)
         if carried == flag:
             following.append(after)
-        elif is_a(select, "select") and select.inputs[2] == carried and _spread(select, made) == flag:
+            places[tested] = tuple(range(flag.type.rank))
+        elif is_a(select, "select") and select.inputs[2] == carried:
+            root, axes = spread(select.inputs[0], made)
+            if root != flag:
+                return None
             following.append(select.inputs[1])
+            places[tested] = axes
+        elif carried.type.is_scalar:  # of all elements; the predicate does not look at it
+            following.append(result)
         else:
             return None
+    if not _is_of_elements(closing.inputs[0], loop.condition, places):
+        return None
     return _Flag(loop, number, after, tuple(following), closing.inputs[0])
 
 
-def _spread(select: UOperator, made: Mapping[Value, Statement]) -> Value:
-    """The value that the predicate of a select is a broadcast of. One of the same shape keeps its axes."""
-    maker = made.get(select.inputs[0])
-    if not is_a(maker, "broadcast"):
-        return select.inputs[0]
-    moved = maker.ints("dimensions") != tuple(range(maker.inputs[0].type.rank))
-    same = maker.inputs[0].type.shape == maker.output.type.shape
-    return select.inputs[0] if moved and same else maker.inputs[0]
+def _closing(condition: Region) -> UOperator | None:
+    """The reduction that asks whether any element's predicate is true, beside a bound of all elements."""
+    made = definitions(condition)
+    result = made.get(condition.results[0])
+    found = (made.get(v) for v in result.inputs) if is_a(result, "and") else (result,)
+    return next((s for s in found if is_a(s, "reduce") and s["op"] == "or"), None)
 
 
-def _is_of_elements(value: Value, condition: Region) -> bool:
-    """True if a value of a condition is, for each batch element, a function of that element's carries."""
-    made, pending, seen = definitions(condition), [value], set[Value]()
-    while pending:
-        last = pending.pop()
-        if last in seen or last not in made:  # a parameter, or the same in all trips
-            seen.add(last)
-            continue
-        seen.add(last)
-        maker = made[last]
-        if not isinstance(maker, UOperator):
+def _is_of_elements(value: Value, condition: Region, places: Mapping[Value, tuple[int, ...]]) -> bool:
+    """True if a value of a condition is, for each batch element, a function of that element's carries alone.
+    `places`: the axes of the batch in each carry that has them."""
+    body = tuple(s for s in condition.body if isinstance(s, UOperator))
+    for axis, count in enumerate(value.type.shape):
+        try:
+            wanted = Cut(body, [(value, axis)], count, 1).wanted
+        except Uncuttable:
             return False
-        spreads = maker.kind == "broadcast" and maker.inputs[0].type.is_scalar
-        if maker.kind not in ELEMENTWISE and maker.kind != "constant" and not spreads:
-            return False
-        pending += maker.inputs
-    shapes = {v.type.shape for v in seen if not v.type.is_scalar}
-    return shapes <= {value.type.shape}
+        for carried in condition.parameters:
+            own = {places[carried][axis]} if carried in places else set()
+            if not wanted.get(carried, set()) <= own:
+                return False
+    return True
 
 
 @dataclass(slots=True)

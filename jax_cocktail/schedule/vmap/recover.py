@@ -22,7 +22,7 @@ from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.vmap.choose import Chooser
 from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
 from jax_cocktail.schedule.vmap.emit import Emitter, one_by_one
-from jax_cocktail.schedule.vmap.flags import without_flags
+from jax_cocktail.schedule.vmap.forms import single_loops
 from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop
 from jax_cocktail.schedule.vmap.narrow import Narrowing
 from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots, spreads_of
@@ -37,8 +37,8 @@ def recover(
     program: UProgram, units: int = 1, remark: Listener = nobody, limits: BatchTuning = BATCH
 ) -> UProgram:
     """Returns its argument if there is nothing to recover. Several `units` divide the batch."""
-    fresh = FreshValues(program)
-    recovery, program = _Recovery(fresh, units, remark, limits), without_flags(program, fresh)
+    program = single_loops(program, together=True)
+    recovery = _Recovery(FreshValues(program), units, remark, limits)
     return map_regions(remove_dead_code(map_regions(program, recovery.narrowed)), recovery.region)
 
 

@@ -26,7 +26,7 @@ from jax_cocktail.schedule.vmap.blocks import block_loop
 from jax_cocktail.schedule.vmap.by_thread import Batch, ByThread, check_count
 from jax_cocktail.schedule.vmap.cut import Uncuttable
 from jax_cocktail.schedule.vmap.emit import Emitter
-from jax_cocktail.schedule.vmap.flags import without_flags
+from jax_cocktail.schedule.vmap.forms import single_loops
 from jax_cocktail.schedule.vmap.held import Place, single
 from jax_cocktail.schedule.vmap.lockstep import element_loop
 from jax_cocktail.schedule.vmap.recover import branches_inside, narrowed
@@ -66,8 +66,8 @@ def threads(
             remark(note)
         if found is not program:
             return found
-    fresh = FreshValues(program)
-    plain, constants = without_flags(program, fresh), scalar_constants(program.entry)
+    plain = single_loops(program, together=False)
+    fresh, constants = FreshValues(plain), scalar_constants(plain.entry)
     found = map_regions(plain, _Threads(fresh, constants, remark, limits, warps).region)
     return program if found is plain else found
 
@@ -78,8 +78,8 @@ def _with_branches(
     """The program with the branches of batch elements on threads, and their loops, too; itself without such
     branches. Only what has them is narrowed: other loops are found as they are."""
     plain, notes, about_branches = narrowed(program), list[Remark](), list[Remark]()
-    fresh = FreshValues(plain)
-    plain, constants = without_flags(plain, fresh), scalar_constants(plain.entry)
+    plain = single_loops(plain, together=False)
+    fresh, constants = FreshValues(plain), scalar_constants(plain.entry)
     branches = ThreadBranches(fresh, limits, about_branches.append)
     found = map_regions(plain, _Threads(fresh, constants, notes.append, limits, warps, branches).region)
     return (found, (*about_branches, *notes)) if branches.taken else (program, about_branches)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
+from jax_cocktail.schedule.vmap.cut import is_apart
 from jax_cocktail.schedule.vmap.emit import Emitter
 from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop, spread
 from jax_cocktail.schedule.vmap.selects import in_order
@@ -48,7 +48,7 @@ def updates(program: UProgram) -> UProgram:
 
     def statement(statement: Statement) -> Statement:
         elements = element_loop(statement) if isinstance(statement, LoopUTask) else None
-        if elements is not None and isinstance(statement, LoopUTask) and _is_apart(statement, elements):
+        if elements is not None and isinstance(statement, LoopUTask) and is_apart(statement, elements):
             statement = masked_updates(statement, elements, fresh)
         return map_regions(statement, region)
 
@@ -76,18 +76,6 @@ def masked_updates(loop: LoopUTask, elements: ElementLoop, fresh: FreshValues) -
     units = [masked.get(s.outputs[0], (s,)) for s in kept]
     body = replace(loop.body, body=tuple(in_order(units)))
     return replace(loop, body=region_reads(body, renamed))
-
-
-def _is_apart(loop: LoopUTask, elements: ElementLoop) -> bool:
-    """True if no batch element reads what another one computes: an active one may read one that is done."""
-    for d, count in enumerate(elements.predicate.type.shape):
-        if count != 1:
-            places = zip(loop.outputs, (axes[d] for axes in elements.axes), strict=True)
-            try:
-                Cut((loop,), places, count, 1)
-            except Uncuttable:
-                return False
-    return True
 
 
 def _scatters(
