@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "jax_cocktail"
 FROM_ROOT = {"changelog.md": "CHANGELOG.md", "security.md": "SECURITY.md"}
 GROUPS = {  # title -> public names; whatever is in none of them is added to the last
-    "Compile": ("jit", "replace_jit", "recursive", "wait"),
+    "Compile": ("jit", "replace_jit", "recursive", "while_loop", "wait"),
     "Look inside": ("explain", "Report", "trace", "Trace"),
     "Options": ("options", "Options"),
     "Store and export": (
@@ -45,6 +45,7 @@ SEE = (  # names, and the page that explains them; the last one is for all other
     (("options", "Options"), "Options", "options.md"),
     (("cache_info", "CacheInfo", "clear_cache"), "The cache", "options.md#the-cache"),
     (("recursive",), "Recursion", "recursion.md"),
+    (("while_loop",), "Differentiate an adaptive solver", "tutorials/adaptive_solver.md"),
     (("replace_jit",), "Libraries", "libraries.md"),
     (("export", "load"), "Export", "export.md"),
     (("save_bundle", "load_bundle"), "Bundles", "export.md#bundles"),

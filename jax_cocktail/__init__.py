@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         trace,
         wait,
     )
+    from jax_cocktail.bounded.while_loop import while_loop
     from jax_cocktail.recursion.trace import recursive
     from jax_cocktail.report import Report
     from jax_cocktail.timeline.trace import Trace
@@ -66,6 +67,7 @@ __all__ = [
     "save_bundle",
     "trace",
     "wait",
+    "while_loop",
 ]
 
 _API = "jax_cocktail.api"
@@ -76,6 +78,7 @@ _PLACES = {  # by name: the module that has it, imported at first use, since the
     "Trace": "jax_cocktail.timeline.trace",
     "load_bundle": "jax_cocktail.lowering.choice.bundle",
     "recursive": "jax_cocktail.recursion.trace",
+    "while_loop": "jax_cocktail.bounded.while_loop",
 }
 
 
@@ -83,7 +86,7 @@ def __getattr__(name: str) -> Any:
     """Imports on first use what needs jax, and what few need."""
     if name not in _PLACES:
         raise AttributeError(f"module 'jax_cocktail' has no attribute {name!r}")
-    if name == "recursive":  # the API hides the frames of its implementation
+    if name in ("recursive", "while_loop"):  # the API hides the frames of its implementation
         importlib.import_module(_API)
     # The API registers handlers for GPUs when it is imported, unless a bundle has brought some before.
     globals()[name] = value = getattr(importlib.import_module(_PLACES[name]), name)

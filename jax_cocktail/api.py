@@ -468,7 +468,7 @@ class Jit:
 
 
 # Source locations must point to the user's program, never to our frames.
-for _place in ("api.py", "lowering", "recursion", "primitives"):
+for _place in ("api.py", "bounded", "lowering", "recursion", "primitives"):
     source_info_util.register_exclusion(os.path.join(_FOLDER, _place))
 finds_calls(Jit.__call__, lambda found: (found["self"]._marked, *map(found.get, _OF_A_CALL)))
 intercept.install(lower)

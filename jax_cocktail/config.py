@@ -74,6 +74,7 @@ class Options:
       errors: ``"deferred"``, ``"sync"`` or ``"log"``: when a failing GPU program raises, and what is logged.
       trace: 0 to 3: how much `trace` records.
       reproducible: run one program from the first call on, whatever was measured, stored or is busy.
+      max_trips: the most trips of each `while_loop` of JAX's, which then has a gradient; 0 for no bound.
       detach: a process that ends early leaves what it has begun to compile to one of low priority.
 
     Raises:
@@ -101,6 +102,7 @@ class Options:
     errors: str = _first_of(DEFERRED, SYNC, LOG)
     trace: int = _first_of(0, 1, 2, 3)
     reproducible: bool = False
+    max_trips: int = 0
     detach: bool = True
 
     def __post_init__(self) -> None:

@@ -73,13 +73,16 @@ def check(status: Any, results: Sequence[Any], text: str) -> list[Any]:
     All results depend on the check, so the error is raised whichever of them the program uses.
     """
     status = failure_p.bind(status, text=text)
-    filled = lax.cond(status == FINE, lambda x: list(x), lambda x: [_nothing(y) for y in x], list(results))
+    filled = lax.cond(status == FINE, lambda x: list(x), lambda x: [nothing(y) for y in x], list(results))
     return list(filled)
 
 
-def _nothing(value: Any) -> Any:
+def nothing(value: Any) -> Any:
+    """The value that replaces a result if a call fails."""
     if jnp.issubdtype(value.dtype, jnp.inexact):
         return jnp.full(value.shape, jnp.nan, value.dtype)
     if jnp.issubdtype(value.dtype, jnp.integer):
         return jnp.full(value.shape, jnp.iinfo(value.dtype).min, value.dtype)
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return value
     return jnp.zeros(value.shape, value.dtype)

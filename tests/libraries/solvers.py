@@ -50,6 +50,22 @@ def diffrax_gradient() -> Made:
     return jax.grad(lambda y: solve(y).sum()), y
 
 
+# Three steps of training through the adaptive solver: all loops are in the loop over the steps.
+@program("diffrax", loops=1, tolerance=0.1, in_ci=False)
+def diffrax_tsit5_training() -> Made:
+    solve, y = _diffrax("Tsit5", adaptive=True)
+    target = jnp.array([0.5, -0.5])
+
+    def train(y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def step(y: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+            loss, slope = jax.value_and_grad(lambda y: jnp.mean((solve(y)[-1] - target) ** 2))(y)
+            return y - 0.05 * slope, loss
+
+        return lax.scan(step, y, None, length=3)
+
+    return train, y
+
+
 @program("diffrax", loops=2)
 def diffrax_neural_ode_gradient() -> Made:
     import diffrax

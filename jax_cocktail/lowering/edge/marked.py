@@ -211,6 +211,11 @@ def _outer(
     def region(*args: Any, **kwargs: Any) -> Any:
         if STATE.beside:  # the user's function runs in the user's threads alone
             raise NotTraced
+        if options.max_trips:
+            from jax_cocktail.bounded.option import bounding  # few need it
+
+            with bounding(options.max_trips):
+                return reference()(*args, **kwargs)
         return reference()(*args, **kwargs)
 
     stand_in = _StandIn(region, reference, marked_name(options, name, ticket))

@@ -1,0 +1,1 @@
+"""Loops with a bound on their trips, which have a reverse-mode derivative."""
