@@ -256,7 +256,7 @@ def _lowered(
         why = "jax.disable_jit is in force" if jax.config.jax_disable_jit else MARK_LOST
         return Report(fresh._marked.function_name, choice="stock", why=why), lowered
     first, *inner = reports
-    return dataclasses.replace(first, inner=tuple(inner)), lowered
+    return dataclasses.replace(first, inner=(*first.inner, *inner)), lowered
 
 
 def clear_cache() -> None:

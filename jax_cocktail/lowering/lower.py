@@ -8,16 +8,15 @@ from jax_cocktail.errors import EXPECTED, StalePlanError, StrictModeError
 from jax_cocktail.lowering.choice.choose import Choice, choose
 from jax_cocktail.lowering.choice.request import Request
 from jax_cocktail.lowering.edge import gpu_call, notices
-from jax_cocktail.lowering.edge.adapter import control_flow_in, hidden_control_flow_in
-from jax_cocktail.lowering.edge.branches import element_branch_in
 from jax_cocktail.lowering.edge.intercept import Outcome
+from jax_cocktail.lowering.edge.meshes import ALONE, Place, agreed, parts_in
 from jax_cocktail.lowering.run import background
-from jax_cocktail.lowering.state import STATE, Mark, call, calling, go_on, in_callback
+from jax_cocktail.lowering.state import STATE, Mark, call, calling, go_on, in_callback, in_state
 from jax_cocktail.report import Report
 from jax_cocktail.warning import warn
 
 
-def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outcome:
+def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu", place: Place = ALONE) -> Outcome:
     """Lowers a marked call; called by the lowering rule.
 
     Args:
@@ -25,25 +24,30 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
       mark: its function name and options.
       obstacle: a reason why nothing in the module can be compiled, or "".
       platform: jax's name, one of `custom_call.PLATFORMS`.
+      place: where it runs.
 
     Raises:
       StrictModeError: the option ``strict`` is set and control flow would run on stock XLA.
       StalePlanError: the option ``plans`` is "checked" and the plan cache has something else than planning.
     """
+    mark = agreed(mark, place)
     if call() is not None and not STATE.beside and in_callback():
-        with calling(None):
-            return _lowered(closed, mark, obstacle, platform)
-    return _lowered(closed, mark, obstacle, platform)
+        with calling(None), in_state(devices=place.devices):
+            return _lowered(Request(closed, mark, platform, place), obstacle)
+    with in_state(devices=place.devices):
+        return _lowered(Request(closed, mark, platform, place), obstacle)
 
 
-def _lowered(closed: Any, mark: Mark, obstacle: str, platform: str) -> Outcome:
-    request = Request(closed, mark, platform)
+def _lowered(request: Request, obstacle: str) -> Outcome:
+    closed, mark, platform = request.closed, request.mark, request.platform
     try:
         background.note(mark)
         if request.force == "stock" and STATE.reports is None:
             return Outcome(closed, STATE.stock)
-        refusal = _refusal(request, obstacle)
-        choice = choose(request) if refusal is None else Choice(closed, STATE.stock, refusal)
+        choice = None if obstacle else _in_parts(request)
+        if choice is None:
+            refusal = _refusal(request, obstacle or request.place.obstacle)
+            choice = choose(request) if refusal is None else Choice(closed, STATE.stock, refusal)
     except (StalePlanError, StrictModeError):
         raise
     except Exception as error:  # a bug of ours must not stop the user's program
@@ -58,13 +62,22 @@ def _lowered(closed: Any, mark: Mark, obstacle: str, platform: str) -> Outcome:
     return choice
 
 
+def _in_parts(request: Request) -> Choice | None:
+    """The choice for a call with parts, such as the body of a `shard_map`, that have something for us to
+    compile; None for another call."""
+    if not any(True for _ in parts_in(request.closed)):
+        return None
+    from jax_cocktail.lowering.choice.maps import choose_parts  # few calls are divided
+
+    return choose_parts(request)
+
+
 def _refusal(request: Request, obstacle: str) -> Report | None:
     """The report on a call that has nothing for us to compile, or that cannot be compiled; else None."""
     closed, mark, force = request.closed, request.mark, request.force
     if force == "auto" and STATE.stock:
         return Report(mark.function, why="stock XLA runs the code around it")
-    branches = control_flow_in(closed) or element_branch_in(closed)
-    if not (request.memory_bound or branches or hidden_control_flow_in(closed, request.platform)):
+    if not request.has_work(closed):
         return Report(mark.function, why="it contains no loop or branch")
     if reason := obstacle or (gpu_call.doubt(request.platform) if force == "auto" else ""):
         return notices.refuse(closed, mark, reason, quiet=force == "stock")

@@ -90,6 +90,7 @@ class _State(threading.local):
       compile_seconds: for which XLA has compiled that.
       divided: this call is lowered by itself, and then compiled.
       failure: an error for which stock XLA is to run a marked call, in the background; "" if there was none.
+      devices: of this process, which run at the same time what is lowered, and share its cores.
       ours: the number of marked calls that were lowered to our programs.
       compiles: the job of the call that this thread compiles for another one, or None.
     """
@@ -106,6 +107,7 @@ class _State(threading.local):
     compile_seconds: float = 0.0
     divided: bool = False
     failure: str = ""
+    devices: int = 1
     ours: int = 0
     compiles: Any = None
 

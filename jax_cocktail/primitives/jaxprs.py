@@ -15,6 +15,12 @@ import jax.extend.core as jex
 
 T = TypeVar("T")
 
+COLLECTIVES = frozenset(
+    {"psum", "psum_invariant", "pmax", "pmin", "ppermute", "pgather", "all_gather", "all_gather_invariant"}
+    | {"all_to_all", "ragged_all_to_all", "reduce_scatter", "psum_scatter", "pbroadcast"}
+)
+CASTS = frozenset({"pvary", "pcast"})  # from values to the same ones of another type
+
 _BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")  # the parameter differs by primitive and by release
 
 
@@ -84,6 +90,11 @@ def interpret(
         results = apply(equation, [read(atom) for atom in equation.invars])
         names |= zip(equation.outvars, results, strict=True)
     return tuple(read(atom) for atom in opened.outvars)
+
+
+def communicates(equation: Any) -> bool:
+    """True if an equation, or one in it, needs values of other devices."""
+    return any(str(each.primitive.name) in COLLECTIVES for each in (equation, *equations_inside(equation)))
 
 
 def call_body(params: Mapping[str, Any]) -> Any | None:

@@ -111,6 +111,8 @@ def _waits(request: Request) -> bool:
     """True if stock XLA runs a call that the background was offered, because our program is not ready. In
     strict mode, errors must not come later, so the call is captured at once."""
     mark = request.mark
+    if request.mapped is not None:  # what is around it waits
+        return False
     if not (request.key and (request.offered or background.transforms(mark))):
         return False
     most_seconds = inf if background.is_settled(mark) else plan_cache.MOST_SECONDS
@@ -176,7 +178,7 @@ def _built(request: Request, decision: Decision, report: Report) -> Choice:
     if decision.choice != "cocktail":
         return Choice(request.closed, request.force == "auto" or STATE.stock, report)
     STATE.ours += 1
-    if STATE.recordings == []:
+    if STATE.recordings == [] and request.mapped is None:
         _record(request, decision.plan)
     elif request.mark.options.plans != FRESH and not request.mark.options.reproducible:
         stored = decisions.load(request.key)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 
 from jax_cocktail.device import processor
 from jax_cocktail.device.tuning import MODEL
@@ -17,11 +18,11 @@ from jax_cocktail.lowering.choice.plan_cache import Survey
 from jax_cocktail.lowering.choice.request import Request, known_survey
 from jax_cocktail.lowering.choice.variants import building, possible, rewritten
 from jax_cocktail.lowering.edge import custom_call
-from jax_cocktail.lowering.edge.adapter import acts, computes_floats, primitive_name
-from jax_cocktail.lowering.edge.arguments import compiler_options, concrete_arguments
+from jax_cocktail.lowering.edge.adapter import acts, primitive_name
+from jax_cocktail.lowering.edge.arguments import compiler_options
 from jax_cocktail.lowering.run import stopwatch
 from jax_cocktail.lowering.state import STATE, alone
-from jax_cocktail.primitives.jaxprs import equations_inside, open_jaxpr
+from jax_cocktail.primitives.jaxprs import equations_in, equations_inside, open_jaxpr
 from jax_cocktail.schedule.policy import shortlist
 from jax_cocktail.schedule.unit_count import needs_measurement
 from jax_cocktail.utask.ir import UProgram
@@ -119,7 +120,7 @@ def _tried(request: Request, decision: Decision, arguments: list[Any] | None) ->
 def _leaves(request: Request, plan: Plan, arguments: list[Any]) -> bool | None:
     """True if our program leaves by a side exit on these arguments; None if it cannot run alone."""
     program = rewritten(request.prepared, plan, request.mark).only_flags()
-    if program is None:
+    if program is None or request.mapped is not None:
         return None
     with alone(), suppress(jax.errors.JaxRuntimeError):  # the call fails, which the caller will see
         return any(stopwatch.runner(program, arguments)())
@@ -139,9 +140,10 @@ def _measure(request: Request, found: Survey, arguments: list[Any]) -> Decision:
         plans = list(worth_building(found, prepared.programs, thorough))
         with alone():
             with building(prepared, plans, mark):  # XLA's compiler and the host's run in parallel
-                stock = stock_forms.runners(request.closed, arguments, xla, prepared.machine.is_gpu)
+                whole = request.timed(request.closed)
+                stock = stock_forms.runners(whole, arguments, xla, prepared.machine.is_gpu)
             plans = [plan for plan in plans if plan in prepared.built]
-            jaxprs = [rewritten(prepared, plan, mark).jaxpr for plan in plans]
+            jaxprs = [request.timed(rewritten(prepared, plan, mark).jaxpr) for plan in plans]
             ours = [stopwatch.runner(jaxpr, arguments, xla) for jaxpr in jaxprs]
             effort = stopwatch.THOROUGH if thorough else stopwatch.QUICK
             times = stopwatch.race([*stock.values(), *ours], effort, range(1, len(stock)))
@@ -157,7 +159,7 @@ def _measure(request: Request, found: Survey, arguments: list[Any]) -> Decision:
             our_compile_seconds=compiled + request.seconds,
         )
         if first is not None and first.provisional and not thorough:
-            decision = decisions.settle(first, decision, exact=not computes_floats(request.closed))
+            decision = decisions.settle(first, decision, exact=not _computes_floats(request.closed))
         decisions.store(key, decision)
     if decision.advice:
         warn((decision.advice, mark.function), f"{mark.function}: {decision.advice}")
@@ -183,8 +185,10 @@ def _arguments(request: Request) -> tuple[list[Any] | None, str]:
         return None, f"this process has no {request.platform} device"
     if STATE.too_long:
         return None, STATE.too_long
-    arguments = concrete_arguments(request.closed, request.mark)
-    if acts(open_jaxpr(request.closed).effects):
+    if STATE.beside and request.place.devices > 1 and request.prepared.machine.is_gpu:
+        return None, "on several GPUs, what is timed and the caller could wait for each other"
+    arguments = request.arguments
+    if acts(open_jaxpr(request.whole).effects):
         return arguments, "the call has side effects"
     if _calls_python(request):
         return arguments, "every run would call Python"
@@ -198,3 +202,9 @@ def _calls_python(request: Request) -> bool:
     rest = [each for place, each in enumerate(captured.flat.equations) if place not in ours]
     names = {primitive_name(each) for outer in rest for each in (outer, *equations_inside(outer))}
     return "pure_callback" in names
+
+
+def _computes_floats(jaxpr: Any) -> bool:
+    """True if a jaxpr has a floating-point value that is not an input, at any depth."""
+    made = (var.aval for equation in equations_in(jaxpr) for var in equation.outvars)
+    return any(np.issubdtype(getattr(aval, "dtype", np.bool_), np.inexact) for aval in made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -29,11 +30,28 @@ from jax_cocktail.lowering.choice.variants import (
     whole_identity,
 )
 from jax_cocktail.lowering.edge import custom_call, gpu_call
-from jax_cocktail.lowering.edge.arguments import compiler_options, donated
+from jax_cocktail.lowering.edge.adapter import control_flow_in, hidden_control_flow_in
+from jax_cocktail.lowering.edge.arguments import compiler_options, concrete_arguments, donated
+from jax_cocktail.lowering.edge.branches import element_branch_in
+from jax_cocktail.lowering.edge.meshes import ALONE, Place, sealed, with_parts
 from jax_cocktail.lowering.run import background, stopwatch
 from jax_cocktail.lowering.state import STATE, Mark
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.portable import name_of
+
+
+@dataclass(frozen=True, eq=False)
+class Mapped:
+    """A part of a function: the jaxpr of the function, the key of the part (`meshes.Part`), and what is
+    chosen for the parts inside of it."""
+
+    closed: Any
+    key: int
+    chosen: Mapping[int, Any]
+
+    def around(self, part: Any, name: str) -> Any:
+        """The function with another jaxpr for the part, for `jax.jit`, which does not trace it again."""
+        return sealed(with_parts(self.closed, {**self.chosen, self.key: part}), name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +62,15 @@ class Request:
       closed: the jaxpr of the call.
       mark: its function name and options.
       platform: jax's name, one of `custom_call.PLATFORMS`.
+      place: where it runs.
+      mapped: the function around it, if it is a part of one and no call.
     """
 
     closed: Any
     mark: Mark
     platform: str
+    place: Place = ALONE
+    mapped: Mapped | None = None
 
     @property
     def force(self) -> str:
@@ -59,12 +81,17 @@ class Request:
         """True if subgraphs without control flow become custom calls as well."""
         return self.mark.options.scope == MEMORY_BOUND
 
+    def has_work(self, closed: Any) -> bool:
+        """True if a jaxpr, that of the call or a part of it, has something for us to compile."""
+        branches = control_flow_in(closed) or element_branch_in(closed)
+        return self.memory_bound or branches or hidden_control_flow_in(closed, self.platform)
+
     # ---- where it runs -------------------------------------------------------------------------------------
 
     @cached_property
     def offered(self) -> bool:
         """True if stock XLA may run the call until the background has our program."""
-        return background.offered(self.mark)
+        return self.mapped is None and background.offered(self.mark)
 
     @property
     def needs_measured_card(self) -> bool:
@@ -92,7 +119,8 @@ class Request:
             return ""
         device, card = device_of(self.mark, self.machine), custom_call.device(self.platform, self._arch)
         options = compiler_options(self.mark)
-        return decisions.key_of(self.closed, self.units, device, options, self.memory_bound, card)
+        devices = "" if self.place.devices == 1 else f"each of {self.place.devices} devices, {device}"
+        return decisions.key_of(self.closed, self.units, devices or device, options, self.memory_bound, card)
 
     @property
     def _arch(self) -> str:
@@ -135,7 +163,7 @@ class Request:
     def pays_anew(self) -> bool:
         """True if our program runs a call that stock XLA runs faster: the function is jitted anew, and XLA
         compiles our calls faster by more than they are likely to lose. Asked once for each lowering."""
-        if STATE.beside or STATE.reports is not None or self.force != "auto":
+        if STATE.beside or STATE.reports is not None or self.force != "auto" or self.mapped is not None:
             return False
         dispatch = background.dispatch_of(self.mark)  # none inside of another function: it may call it twice
         if self.mark.options.plans == FRESH or dispatch is None:
@@ -166,12 +194,29 @@ class Request:
         """`call_key` for the stored decision."""
         return self.call_key(self._found[0])
 
+    # ---- how it is measured --------------------------------------------------------------------------------
+
+    @property
+    def arguments(self) -> list[Any] | None:
+        """The arguments of the call, or of the function around it, if they are concrete."""
+        return concrete_arguments(self.whole, self.mark)
+
+    @property
+    def whole(self) -> Any:
+        """The jaxpr that is timed: that of the call, or of the function around it."""
+        return self.closed if self.mapped is None else self.mapped.closed
+
+    def timed(self, jaxpr: Any) -> Any:
+        """The jaxpr to time for one that computes what the call does."""
+        return jaxpr if self.mapped is None else self.mapped.around(jaxpr, self.mark.function)
+
     # ---- what it computes ----------------------------------------------------------------------------------
 
     @cached_property
     def _captured(self) -> tuple[Prepared, float]:
         start = time.thread_time()
-        given_away = donated(self.closed, self.mark) if self.memory_bound else frozenset()
+        own = self.memory_bound and self.mapped is None
+        given_away = donated(self.closed, self.mark) if own else frozenset()
         name = self.mark.function
         prepared = prepare(self.closed, name, self.machine, self.memory_bound, given_away)
         return prepared, time.thread_time() - start
@@ -197,7 +242,7 @@ def known_survey(
     prepared: Translated, units: int, mark: Mark, thorough: bool = False, insists: bool = False
 ) -> Survey:
     """The survey from the plan cache, else a new one. Raises UnsupportedError as `survey` does."""
-    available = units if mark.options.reproducible else processor.cores()
+    available = units if mark.options.reproducible else max(processor.cores() // STATE.devices, 1)
     make = partial(_survey, prepared, units, thorough, available, insists)
     if mark.options.plans == FRESH:
         return make()

@@ -29,7 +29,7 @@ from jax_cocktail.lowering.edge import custom_call, gpu_call
 from jax_cocktail.lowering.edge.adapter import is_key
 from jax_cocktail.lowering.edge.capture import Capture, Region, capture
 from jax_cocktail.lowering.edge.rerun import Rewritten
-from jax_cocktail.lowering.state import Mark, Stopped, go_on
+from jax_cocktail.lowering.state import STATE, Mark, Stopped, go_on
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.portable import name_of
 from jax_cocktail.primitives import translate
@@ -182,7 +182,9 @@ def units_of(mark: Mark, machine: Machine) -> int:
     """The number of units to plan for."""
     if mark.options.units:
         return mark.options.units
-    return custom_call.units() or cores() if machine.spec is None else machine.spec.units
+    if machine.spec is not None:
+        return machine.spec.units
+    return max((custom_call.units() or cores()) // STATE.devices, 1)
 
 
 def ways(prepared: Translated, units: int) -> tuple[Candidate, ...]:

@@ -50,7 +50,7 @@ CALLS = REMATERIALISED | {
     "custom_vmap_call",
     "eval_jaxpr",
 }
-_FOREIGN = "ffi_call"
+_FOREIGN, _OUR_CALL = "ffi_call", "jax_cocktail_call"
 ORDERED = frozenset({"OrderedDebugEffect", "OrderedIOEffect"})  # JAX's names
 _KEPT = "NoDCEEffect"  # also JAX's
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(:\d+)*( \((?P<function>.*)\))?$", re.DOTALL)
@@ -101,10 +101,22 @@ def labelled(equation: Any, label: str) -> Any:
     return equation.replace(primitive=_labelled_call(equation.primitive), params=params)
 
 
+def cast_to_varying() -> Any:
+    """JAX's primitive that lets a value vary over axes. Raises ImportError if JAX hides it."""
+    from jax._src.core import pvary_p
+
+    return pvary_p
+
+
+def is_our_call(equation: Any) -> bool:
+    """True if an equation calls one of our programs."""
+    return str(equation.primitive.name) == _OUR_CALL
+
+
 @cache
 def _labelled_call(foreign: Any) -> Any:
     """JAX's primitive of foreign calls, with a label."""
-    own, stock = jex.Primitive("jax_cocktail_call"), lowering_rule(foreign)
+    own, stock = jex.Primitive(_OUR_CALL), lowering_rule(foreign)
     own.multiple_results = True
 
     @own.def_effectful_abstract_eval
@@ -304,12 +316,6 @@ def hides_control_flow(equation: Any, calls: Calls) -> bool:
 def control_flow_in(jaxpr: Any) -> bool:
     """True if a jaxpr contains a loop, a branch or a recursion, at any depth."""
     return any(map(is_control_flow, equations_in(jaxpr)))
-
-
-def computes_floats(jaxpr: Any) -> bool:
-    """True if a jaxpr has a floating-point value that is not an input, at any depth."""
-    made = (var.aval for equation in equations_in(jaxpr) for var in equation.outvars)
-    return any(np.issubdtype(getattr(aval, "dtype", np.bool_), np.inexact) for aval in made)
 
 
 def holds_control_flow(equation: Any) -> bool:

@@ -18,6 +18,7 @@ from jax_cocktail.lowering.edge.adapter import (
     forced_to_stock,
     holds_control_flow,
     is_key,
+    is_our_call,
     keeps_order,
     literal,
     primitive_name,
@@ -27,6 +28,7 @@ from jax_cocktail.lowering.edge.branches import choices
 from jax_cocktail.lowering.edge.flatten import Flat, flatten
 from jax_cocktail.primitives import CONTROL_FLOW, FUSIBLE, LIBRARY, MOVEMENT
 from jax_cocktail.primitives.equation import Equation, Program, Variable, primitives_in
+from jax_cocktail.primitives.jaxprs import communicates, equations_inside
 from jax_cocktail.primitives.messages import Log, logged
 from jax_cocktail.primitives.side_exit import Exit, leaving_if_full, threaded, with_exits
 from jax_cocktail.report import Counts, Left
@@ -39,6 +41,10 @@ EXPENSIVE_FLOPS = 1e6
 EXPENSIVE_ELEMENTS = 1 << 16
 # The reason for an inner function that the user keeps on stock XLA. It causes no warning.
 ASKED_FOR = 'its options say force="stock"'
+# The reasons for a loop that communicates, and for one whose body is captured for itself. They cause no
+# warning either.
+COMMUNICATES = "it communicates with other devices in every iteration"
+DIVIDED = f"{COMMUNICATES}, so XLA runs the loop, and our programs in it"
 MEMORY_BOUND_SUBGRAPH = "memory-bound subgraph"
 _NAMED = 4  # primitives that the name of a memory-bound subgraph lists
 _ONLY_STOCK = frozenset({"ragged_dot_general", "approx_top_k"})  # primitives that only stock XLA compiles
@@ -102,7 +108,7 @@ def capture(closed: Any, platform: str = "cpu", memory_bound: bool = False) -> C
     for position, equation in enumerate(flat.equations):
         converted, reason = _convert(adapter, calls, equation)
         if reason is not None and holds_control_flow(equation):
-            left.append(Left(primitive_name(equation), reason.reason, str(source_of(equation)), reason.where))
+            left.append(_left(equation, reason))
         operands = (atom for atom in equation.invars if not isinstance(atom, jex.Literal))
         producers = {made_by[atom] for atom in operands if atom in made_by}
         if keeps_order(equation):
@@ -130,6 +136,15 @@ def capture(closed: Any, platform: str = "cpu", memory_bound: bool = False) -> C
         for number, region in enumerate(regions)
     )
     return Capture(flat, parts.order, regions, tuple(left), _beside(flat, parts), _declined(flat, parts))
+
+
+def _left(equation: Any, reason: UnsupportedError) -> Left:
+    """Control flow that we cannot compile."""
+    what, where = primitive_name(equation), str(source_of(equation))
+    if what not in CONTROL_FLOW or not communicates(equation):
+        return Left(what, reason.reason, where, reason.where)
+    ours = any(map(is_our_call, equations_inside(equation)))
+    return Left(what, DIVIDED if ours else COMMUNICATES, where)
 
 
 def _needed(flat: Flat, returned: set[Any]) -> set[Any]:

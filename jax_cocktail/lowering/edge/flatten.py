@@ -20,7 +20,7 @@ from jax_cocktail.lowering.edge.adapter import (
     primitive_name,
     within,
 )
-from jax_cocktail.primitives.jaxprs import constants, interpret, open_jaxpr
+from jax_cocktail.primitives.jaxprs import CASTS, communicates, constants, interpret, open_jaxpr
 from jax_cocktail.recursion.task import RECURSION
 
 # Primitives of which the result is the operand, for whoever compiles it: proofs are to see one value.
@@ -73,6 +73,19 @@ class _Inliner:
     def _is_zeros(self, operand: Any) -> bool:
         return not isinstance(operand, jex.Literal) and operand in self._zeros
 
+    def _is_zero(self, operand: Any) -> bool:
+        if isinstance(operand, jex.Literal):
+            return not np.any(operand.val) and not np.any(np.signbit(operand.val))
+        return self._is_zeros(operand)
+
+    def _without_sums(self, equation: Any) -> Sequence[Any]:
+        """The equation; of a loop that communicates, the equations without what can leave it."""
+        if primitive_name(equation) != "scan" or not communicates(equation):
+            return (equation,)
+        from jax_cocktail.lowering.edge.collectives import moved  # few calls communicate
+
+        return moved(equation, self._is_zero, self._new)
+
     def apply(self, equation: Any, operands: Sequence[Any], outermost: bool = False) -> Sequence[Any]:
         """Appends an equation, or those of the body if it is a call, and returns its results."""
         zeros = tuple(k for k, v in enumerate(operands) if self._is_zeros(v))
@@ -88,8 +101,9 @@ class _Inliner:
             if not outermost:  # JAX shares bodies between calls, so a body may be inlined twice
                 outvars = [self._new(var.aval) for var in outvars]
             inlined = equation.replace(invars=list(operands), outvars=outvars)
-            self.equations.append(within(inlined, self._inside))
-            if _makes_zeros(inlined):
+            self.equations += [within(each, self._inside) for each in self._without_sums(inlined)]
+            casts = primitive_name(inlined) in CASTS and self._is_zero(inlined.invars[0])
+            if _makes_zeros(inlined) or casts:
                 self._zeros.update(outvars)
             return outvars
         start = len(self.equations)

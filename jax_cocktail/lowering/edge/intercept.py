@@ -14,10 +14,10 @@ from typing import Any
 from jax.extend.core.primitives import jit_p
 from jax.interpreters import mlir
 
-from jax_cocktail.lowering.edge.adapter import ORDERED, lowering_rule, primitive_name
+from jax_cocktail.lowering.edge.adapter import ORDERED, lowering_rule
 from jax_cocktail.lowering.edge.custom_call import PLATFORMS
+from jax_cocktail.lowering.edge.meshes import Place, automatic, place_of
 from jax_cocktail.lowering.state import Mark, in_state, read_mark
-from jax_cocktail.primitives.jaxprs import open_jaxpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,11 @@ class Outcome:
     stock: bool
 
 
-Lower = Callable[[Any, Mark, str, str], Outcome]  # a jaxpr, its mark, an obstacle or "", and the platform
+# A jaxpr, its mark, an obstacle or "", the platform, and where it runs.
+Lower = Callable[[Any, Mark, str, str, Place], Outcome]
 
 _stock: Any = None
 _lower: Lower | None = None
-_MAP_OUTSIDE = (
-    "write jax.shard_map(jax_cocktail.jit(f), ...) instead of jax_cocktail.jit(jax.shard_map(f, ...))"
-)
 # Equations with these effects may be reordered. Those with the effects `adapter.ORDERED` keep their order.
 _UNORDERED = frozenset({"DebugEffect", "IOEffect", "NamedAxisEffect", "NoDCEEffect"})
 
@@ -64,7 +62,7 @@ def _rule(ctx: Any, *operands: Any, name: str, jaxpr: Any, **params: Any) -> Any
     if mark is None or _lower is None:
         return _stock(ctx, *operands, name=name, jaxpr=jaxpr, **params)
     platform = ctx.module_context.platforms[0]
-    outcome = _lower(jaxpr, mark, _obstacle(ctx, jaxpr), platform)
+    outcome = _lower(jaxpr, mark, _obstacle(ctx, jaxpr), platform, _place(ctx))
     with in_state(stock=outcome.stock):
         return _stock(ctx, *operands, name=mark.function, jaxpr=outcome.jaxpr, **params)
 
@@ -86,13 +84,12 @@ def _obstacle(ctx: Any, jaxpr: Any) -> str:
         )
     axes = module.axis_context
     manual = getattr(axes, "manual_axes", None)
-    if manual is not None:
-        mesh = axes.mesh
-        if mesh.size > 1 and frozenset(manual) != frozenset(mesh.axis_names):
-            return "this shard_map leaves some axes of the mesh automatic; make all of them manual"
-        return ""
-    if (devices := getattr(axes, "num_devices", 1) or 1) > 1:
-        has_map = any(primitive_name(each) == "shard_map" for each in open_jaxpr(jaxpr).eqns)
-        advice = _MAP_OUTSIDE if has_map else "call jax_cocktail.jit inside jax.shard_map"
-        return f"the module runs on {devices} devices; {advice}"
-    return ""
+    return "" if manual is None else automatic(axes.mesh, manual)
+
+
+def _place(ctx: Any) -> Place:
+    """The place of what is lowered: each device of a mesh, or all devices of the module together."""
+    axes = ctx.module_context.axis_context
+    if getattr(axes, "manual_axes", None) is not None:
+        return place_of(axes.mesh)
+    return Place(divided=getattr(axes, "num_devices", 1) or 1)

@@ -13,7 +13,7 @@ from jax_cocktail.lowering.edge.adapter import (
     primitive_name,
     source_of,
 )
-from jax_cocktail.lowering.edge.capture import ASKED_FOR
+from jax_cocktail.lowering.edge.capture import ASKED_FOR, COMMUNICATES
 from jax_cocktail.lowering.state import Mark, read_mark
 from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
 from jax_cocktail.primitives.side_exit import ALONE
@@ -67,7 +67,7 @@ def complain(left: tuple[Left, ...], mark: Mark) -> None:
         raise StrictModeError(
             "; ".join(f"{function}: {item.placed} would run on stock XLA: {item.because}" for item in left)
         )
-    for item in (item for item in left if not item.reason.startswith(ALONE)):
+    for item in (item for item in left if not item.reason.startswith((ALONE, COMMUNICATES))):
         warn(
             (item.reason, item.culprit or item.where),
             f"{function}: {item.placed} runs on stock XLA: {item.because}; {_ONE_LOOP}",
