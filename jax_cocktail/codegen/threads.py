@@ -108,7 +108,7 @@ def _beside(outer: LoopUTask, inner: LoopUTask) -> tuple[Region, Region]:
 
 
 def _operations(*regions: Region | None) -> float:
-    """Of one run of the statements, loops within them once."""
+    """The operations of one run of the statements, with loops within them once."""
     operators = (o for region in regions if region is not None for o in operators_in(region))
     return sum(KINDS[o.kind].cost * written(o).type.size for o in operators)
 
@@ -168,7 +168,7 @@ class Refilled:
         return len(self.loops) > 2
 
     def _ends(self) -> None:
-        """What is behind the loops that lanes have ended, from the innermost on."""
+        """Writes the statements behind the loops that lanes have ended, from the innermost on."""
         writer, trip = self.context.writer, self._trip
         writer.var("bool", _TAKES, _ENDS)
         if self._deep:
@@ -200,7 +200,7 @@ class Refilled:
         return code("{}", self.context.register(loop.condition.results[0]))
 
     def _begins(self) -> None:
-        """What is before the loops that lanes begin, from the outermost on."""
+        """Writes the statements before the loops that lanes begin, from the outermost on."""
         writer, trip, trips = self.context.writer, self._trip, self._trips
         if self._deep:
             writer.line("if ({} && {} < {}) {} = 0;", _TAKES, trip, trips, _INSIDE)
