@@ -1,7 +1,7 @@
 // A loop whose trips the threads of all units share, each trip a loop of unknown length. A thread that is
 // done with its trip takes the next one of its block, while others still run theirs (persistent threads: Aila
-// and Laine, HPG'09). The lanes of a warp meet before they begin the same few iterations again: left to itself,
-// a compiler lets all of them wait for the longest trip. See jax_cocktail/codegen/threads.py for the loop.
+// and Laine, HPG'09). The lanes of a warp meet before they begin the same few iterations again: left to
+// itself, a compiler lets all of them wait for the longest trip. See jax_cocktail/codegen/threads.py.
 #ifndef COCKTAIL_REFILL_H
 #define COCKTAIL_REFILL_H
 

@@ -95,9 +95,9 @@ def tic_tac_toe(count: int) -> Program:
 ROWS: dict[str, Callable[[], Program]] = {
     "blackjax nuts/4096": partial(nuts, 4096),
     "blackjax hmc/4096": partial(hmc, 4096),
-    "diffrax tsit5/1024": partial(tsit5, 1024),
-    "diffrax tsit5 at 10 times/1024": partial(tsit5, 1024, 10),
-    "pgx tic_tac_toe/1000": partial(tic_tac_toe, 1000),
+    "diffrax tsit5/100000": partial(tsit5, 10**5),
+    "diffrax tsit5 at 10 times/100000": partial(tsit5, 10**5, 10),
+    "pgx tic_tac_toe/10000": partial(tic_tac_toe, 10**4),
 }
 
 
