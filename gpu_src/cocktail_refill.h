@@ -26,6 +26,8 @@ CK_INLINE bool ck_many_rest(bool going CK_AND_WHERE) {
   return ck_lanes_in(ck_lanes_where(!going CK_AND_HERE)) >= CK_RESTING;
 }
 
+CK_INLINE bool ck_some(bool said CK_AND_WHERE) { return ck_lanes_where(said CK_AND_HERE) != 0; }
+
 // Hands a trip to each lane that takes one: to those of a warp a run, so that accesses coalesce; units take
 // runs in turn. `trips` if there is none. True if a lane of the warp has a trip.
 CK_INLINE bool ck_take_trips(const CkUnit* unit, bool takes, i32 trips, i32* trip CK_AND_WHERE) {
@@ -39,7 +41,7 @@ CK_INLINE bool ck_take_trips(const CkUnit* unit, bool takes, i32 trips, i32* tri
     const i64 next = (place / CK_WARP * unit->count + unit->index) * CK_WARP + place % CK_WARP;
     *trip = next < trips ? i32(next) : trips;
   }
-  return ck_lanes_where(*trip < trips CK_AND_HERE) != 0;
+  return ck_some(*trip < trips CK_AND_HERE);
 }
 
 #endif  // COCKTAIL_REFILL_H

@@ -63,7 +63,7 @@ from jax_cocktail.utask.ir import (
 )
 from jax_cocktail.utask.operators import HALVES
 from jax_cocktail.utask.plan import MemoryPlan
-from jax_cocktail.utask.types import NOWHERE
+from jax_cocktail.utask.types import NOWHERE, Value
 
 FIRST = Name("first", outer=True)  # the unit that executes the first trip: a parameter of a part
 
@@ -393,6 +393,10 @@ def _emit_whole_loop(context: Context, loop: LoopUTask) -> None:
             _emit_refilled(context, nest)
             return
         name = _count_trips(context, loop)
+        if by_threads(loop) and (branch := threads.branch_alone(context, loop)):
+            threads.emit_sides(context, loop, branch, name, partial(_emit_side, context))
+            del context.indices[name]
+            return
         with _trips(context, loop, name):
             _emit_region(context, loop.body)
             context.stamp_within(loop)
@@ -473,5 +477,11 @@ def _emit_branch(context: Context, branch: BranchUTask) -> None:
             first = "else if" if position else "if"
             head = code("{} ({} {} {})", first, selector, "==" if position else "<=", position)
         with context.writer.block(head):
-            _emit_region(context, region)
-            emit_transfer(context, region.results, branch.outputs)
+            _emit_side(context, region, branch.outputs)
+
+
+def _emit_side(context: Context, region: Region, outputs: Sequence[Value] | None) -> None:
+    """A region, and copies of its results; None: it has none."""
+    _emit_region(context, region)
+    if outputs is not None:
+        emit_transfer(context, region.results, outputs)

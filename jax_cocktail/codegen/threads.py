@@ -17,11 +17,24 @@ The lanes of a warp vote before they go on. Otherwise a compiler makes an inner 
 lanes wait for the longest one. With loops in loops, a lane that is done with the innermost one goes on in the
 outer ones, whatever the others do there (program-counter autobatching: Radul et al., MLSys'20). `at` is the
 number of the loop that it has ended, and `inside` that of the loop whose body it begins.
+
+If a trip is an expensive branch, a warp would run all sides that its lanes take, one after the other. The
+threads of a block therefore go over its trips once for each side, and gather trips that take it:
+
+    for (trip ...) {                       for (side ...) {
+      first;                                 for (;;) {
+      branch;                                  if (many lanes rest, and one can take a trip) {
+      last;                      ->              take a trip; first; continue;  // or rests, for another side
+    }                                          }
+                                               if (no lane has the side) break;
+                                               side; last;
+                                             }
+                                           }
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
@@ -31,10 +44,13 @@ from jax_cocktail.codegen.kernel import Expression, Name, Node
 from jax_cocktail.codegen.transfer import emit_transfer
 from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.cost.footprint import written
+from jax_cocktail.cost.work import runs
 from jax_cocktail.device.tuning import BLOCK, ELEMENTS
 from jax_cocktail.utask.ir import (
+    BranchUTask,
     LoopUTask,
     Region,
+    Statement,
     StitchedUTask,
     UOperator,
     defined_in,
@@ -42,11 +58,15 @@ from jax_cocktail.utask.ir import (
     walk,
 )
 from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.plan import Slot
+from jax_cocktail.utask.rewrite import Inside, fold
+from jax_cocktail.utask.types import Value
 
 FIRST, NEXT = "ck_first_trip(unit)", "ck_next_trip(unit)"
 _GOING, _AT, _INSIDE = Name("going"), Name("at"), Name("inside")
 _ENDS, _TAKES = Name("ends"), Name("takes")
 Emit = Callable[[Region], None]
+EmitSide = Callable[[Region, Sequence[Value] | None], None]  # and where the results of a side go
 
 
 @contextmanager
@@ -97,12 +117,43 @@ def nest(context: Context, loop: LoopUTask) -> tuple[LoopUTask, ...]:
     return tuple(found) if worth else ()
 
 
-def _nested(region: Region) -> list[object]:
+def branch_alone(context: Context, loop: LoopUTask) -> BranchUTask | None:
+    """The expensive branch that a trip of the loop is, but for cheap straight code before and behind it, if
+    threads have several trips. The code before it runs again for each side, so it may not read what trips
+    write."""
+    inner = _nested(loop.body)
+    several = cast(int, loop.trip_count) >= ELEMENTS.sided * context.plan.most_units * context.target.threads
+    if not several or len(inner) != 1 or not isinstance(inner[0], BranchUTask):
+        return None
+    first, _ = _beside(loop, inner[0])
+    dearest = max(map(_work, inner[0].branches))
+    worth = dearest >= ELEMENTS.sided_flops and dearest >= ELEMENTS.beside * _work(first)
+    read = {v for o in operators_in(first) for v in (*o.inputs, *o.outputs)}
+    again = _slots(context, read).isdisjoint(_slots(context, loop.carried))
+    return inner[0] if worth and again else None
+
+
+def _slots(context: Context, values: Iterable[Value]) -> set[Slot]:
+    return {context.slot(v) for v in values if v.type.size > 1 and v in context.plan.layouts}
+
+
+def _work(region: Region) -> float:
+    """The operations of one run of a region, with all iterations of the loops in it."""
+
+    def each(statement: Statement, inside: Inside[float]) -> float:
+        if isinstance(statement, UOperator):
+            return KINDS[statement.kind].cost * float(written(statement).type.size)
+        return sum(map(sum, inside), 0.0) * (runs(statement) if isinstance(statement, LoopUTask) else 1)
+
+    return sum(fold(s, each) for s in region.body)
+
+
+def _nested(region: Region) -> list[Statement]:
     return [s for s in region.body if not isinstance(s, UOperator | StitchedUTask)]
 
 
-def _beside(outer: LoopUTask, inner: LoopUTask) -> tuple[Region, Region]:
-    """The statements of a loop's body before and behind the loop in it."""
+def _beside(outer: LoopUTask, inner: Statement) -> tuple[Region, Region]:
+    """The statements of a loop's body before and behind the one statement in it that is not straight code."""
     at = next(k for k, s in enumerate(outer.body.body) if s is inner)
     return Region((), outer.body.body[:at], ()), Region((), outer.body.body[at + 1 :], ())
 
@@ -111,6 +162,42 @@ def _operations(*regions: Region | None) -> float:
     """The operations of one run of the statements, with loops within them once."""
     operators = (o for region in regions if region is not None for o in operators_in(region))
     return sum(KINDS[o.kind].cost * written(o).type.size for o in operators)
+
+
+def _takes(context: Context, branch: BranchUTask, number: int) -> Expression:
+    """True if a trip takes a side; a selector out of bounds takes the first or last one."""
+    selector, last = context.register(branch.selector), len(branch.branches) - 1
+    if number == 0:
+        return code("{} <= 0", selector)
+    return code("{} {} {}", selector, ">=" if number == last else "==", number)
+
+
+def emit_sides(context: Context, loop: LoopUTask, branch: BranchUTask, trip: Name, emit: EmitSide) -> None:
+    """The loop as above. `trip`: of the variable that counts trips; `emit` emits a region, and copies the
+    results of a side."""
+    writer, trips = context.writer, cast(int, loop.trip_count)
+    first, last = _beside(loop, branch)
+    context.needs.add("refill")
+    with alone(context):
+        for number, side in enumerate(branch.branches):
+            with writer.block():
+                writer.line("ck_begin_trips(unit);")
+                writer.var(writer.index, trip, "-1")
+                writer.var("bool", _GOING, "false")
+                with writer.block("for (;;)"):
+                    writer.let("bool", _TAKES, code("!{} && {} < {}", _GOING, trip, trips))
+                    with writer.block(code("if (ck_many_rest({}) && ck_some({}))", _GOING, _TAKES)):
+                        writer.line("ck_take_trips(unit, {}, {}, &{});", _TAKES, trips, trip)
+                        with writer.block(code("if ({} && {} < {})", _TAKES, trip, trips)):
+                            emit(first, None)
+                            writer.set(_GOING, _takes(context, branch, number))
+                        writer.line("continue;")
+                    writer.line("if (!ck_some({})) break;", _GOING)
+                    with writer.block(code("if ({})", _GOING)):
+                        emit(side, branch.outputs)
+                        emit(last, None)
+                        writer.set(_GOING, "false")
+                writer.line("ck_end_trips();")
 
 
 @dataclass(frozen=True, slots=True)

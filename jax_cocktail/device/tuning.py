@@ -156,6 +156,8 @@ class ElementTuning:
     voted: float = 256.0  # operations of a lane of a warp, for which one vote of all lanes is cheap
     most_turns: int = 8  # of a loop between two votes: lanes that are done wait for the next one
     beside: float = 6.0  # of the operations of an innermost loop, before and behind it, that few lanes run
+    sided: float = 2.0  # batch elements of a thread from which a block gathers those that take one side
+    sided_flops: float = 4096.0  # of the dearest side of a branch from which it does, with all iterations
     slots: int = 128  # elements computed together if they share weights: rows that fill matrix instructions
     pieces: int = 16  # of a slot's large array that blocks fill side by side
     uneven: int = 4  # the trips of the longest element, by the mean: half that of 400 exponential lengths

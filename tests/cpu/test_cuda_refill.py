@@ -143,9 +143,46 @@ def test_lanes_that_wait_for_each_other(function, count, monkeypatch):
     assert TAKES not in run(monkeypatch, jax.vmap(function), (numbers(count),), units=2, threads=64).source
 
 
+def steps(count):
+    return lambda x: jax.lax.fori_loop(0, count, lambda i, y: jnp.sin(y) + 0.1 * y * i, x)
+
+
+def two_sides(x):
+    return jax.lax.cond(jnp.sin(40 * x) > 0.2, steps(200), steps(150), x)
+
+
+def many_sides(x):
+    """A selector out of bounds takes the first or last side."""
+    which = (jnp.sin(40 * x) * 3).astype(jnp.int32)
+    return jax.lax.switch(which, [steps(200), lambda x: x, steps(180)], x) + 1
+
+
+def nested_sides(x):
+    inner = lambda x: jax.lax.cond(x > 0.5, steps(100), steps(150), x)  # noqa: E731
+    return jax.lax.cond(jnp.sin(40 * x) > 0.2, inner, steps(200), x), x + 1
+
+
+@pytest.mark.parametrize("sanitizer", [None, "address", RACES])
+@pytest.mark.parametrize("function", [two_sides, many_sides, nested_sides])
+def test_blocks_gather_elements_that_take_one_side(function, sanitizer, monkeypatch):
+    given = np.linspace(0, 1, 2 * 2 * 64 + 30, dtype=np.float32)
+    emitted = run(monkeypatch, jax.vmap(function), (given,), units=2, threads=64, sanitizer=sanitizer)
+    assert TAKES in emitted.source
+
+
+@pytest.mark.parametrize("count", [0, 1, 2 * 64])
+def test_all_elements_take_one_side(count, monkeypatch):
+    """Or few do not."""
+    given = np.zeros(2 * 2 * 64 + 30, np.float32)
+    given[:count] = 0.01
+    emitted = run(monkeypatch, jax.vmap(two_sides), (given,), units=2, threads=64)
+    assert TAKES in emitted.source
+
+
 def cycles(function, argument, beside, monkeypatch):
     """Of one block in the latency laboratory, all of its trips."""
-    monkeypatch.setattr(threads, "ELEMENTS", replace(ELEMENTS, beside=beside))
+    sided = ELEMENTS.sided if beside else 1e9
+    monkeypatch.setattr(threads, "ELEMENTS", replace(ELEMENTS, beside=beside, sided=sided))
     spec = card_of("sm_90")
     machine, toolchain = machine_of(spec), device_toolchain(spec.arch)
     (program,) = prepare(jax.make_jaxpr(jax.vmap(function))(argument), "f", machine).programs
@@ -182,3 +219,12 @@ def test_a_warp_does_not_wait_for_its_longest_element(nested, monkeypatch):
     lengths = np.ceil(random.exponential(40, 5 * 256 * H200.units)).astype(np.int32)
     votes, none = (cycles(function, lengths, beside, monkeypatch) for beside in (ELEMENTS.beside, 0.0))
     assert votes < 0.75 * none
+
+
+@pytest.mark.skipif(not sass.tools(), reason=sass.NO_TOOLS)
+def test_a_warp_does_not_run_both_sides(monkeypatch):
+    """Eight elements a thread, half of which take each side."""
+    nvcc()
+    given = np.random.default_rng(0).uniform(0, 1, 8 * 256 * H200.units).astype(np.float32)
+    gathered, mixed = (cycles(two_sides, given, beside, monkeypatch) for beside in (ELEMENTS.beside, 0.0))
+    assert gathered < 0.8 * mixed
