@@ -73,13 +73,27 @@ def active_of(loop: Loop, flags: Sequence[bool]) -> Active:
         carried = following
 
 
-def _moved(jaxpr: Any, flags: Sequence[bool]) -> Flags:
-    """The results of a jaxpr that may depend on the flagged operands, as floating-point numbers do."""
+def varying(loop: Loop, flags: Sequence[bool]) -> Flags:
+    """Flags for the results that differ from one batch element to another, if the flagged operands do."""
+    every = (True,) * len(loop.results)
+    heads, consts, carried, rows = map(tuple, loop.split(flags))
+    if loop.origin is not None or loop.condition is None or rows or loop.row_results:
+        return every
+    while (found := _moved(loop.body, (*consts, *carried), lambda _: True)) != carried:
+        following = tuple(a or b for a, b in zip(carried, found, strict=True))
+        if following == carried:
+            break
+        carried = following
+    return every if _moved(loop.condition, (*heads, *carried), lambda _: True)[0] else (False, *carried)
+
+
+def _moved(jaxpr: Any, flags: Sequence[bool], kind: Callable[[Any], bool] = is_float) -> Flags:
+    """The results of a jaxpr that may depend on the flagged operands, as values of some kind do."""
     opened = open_jaxpr(jaxpr)
     moved = {v for v, flag in zip(opened.invars, flags, strict=True) if flag}
     for equation in opened.eqns:
         if any(v in moved for v in equation.invars if not isinstance(v, jex.Literal)):
-            moved.update(v for v in equation.outvars if hasattr(v.aval, "dtype") and is_float(v.aval))
+            moved.update(v for v in equation.outvars if hasattr(v.aval, "dtype") and kind(v.aval))
     return tuple(not isinstance(v, jex.Literal) and v in moved for v in opened.outvars)
 
 

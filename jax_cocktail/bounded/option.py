@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
+from threading import Lock
 from typing import Any, TypeVar
 
 import jax
@@ -24,9 +25,18 @@ from jax_cocktail.recursion.task import is_float
 T = TypeVar("T")
 
 
-@cache
+_LOCK = Lock()
+
+
 def _bound() -> Any:
-    """The context that holds the bound of this thread; made with the first bound, and JAX's loop wrapped."""
+    """The context that holds the bound of this thread. Two threads may ask first at the same time."""
+    with _LOCK:
+        return _made()
+
+
+@cache
+def _made() -> Any:
+    """The context is made with the first bound, and JAX's loop wrapped."""
     context, stock = jax.make_user_context(None), while_p.bind
 
     def bind(*operands: Any, **params: Any) -> Any:
@@ -57,7 +67,7 @@ def unbounded(function: Callable[..., T]) -> Callable[..., T]:
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> T:
-        if not _bound.cache_info().currsize:
+        if not _made.cache_info().currsize:
             return function(*args, **kwargs)
         with _bound()(None):
             return function(*args, **kwargs)
@@ -67,7 +77,7 @@ def unbounded(function: Callable[..., T]) -> Callable[..., T]:
 
 def bounded_as_here(function: Callable[..., T]) -> Callable[..., T]:
     """A function that has the bound which is in force now, wherever it is called."""
-    if not _bound.cache_info().currsize or (most := _bound().value) is None:
+    if not _made.cache_info().currsize or (most := _bound().value) is None:
         return function
 
     @wraps(function)

@@ -30,6 +30,7 @@ from jax_cocktail.bounded.derive import (
     saved,
     tangent,
     taped,
+    varying,
 )
 from jax_cocktail.bounded.loop import Key, Loop, run
 from jax_cocktail.bounded.option import unbounded
@@ -156,6 +157,10 @@ def _bound(derived: Derived, values: dict[Key, Any], batches: _Batches) -> None:
 
 
 def _jvp(primals: Any, tangents: Any, *, loop: Loop, elements: tuple[Elements, ...]) -> Any:
+    if any(getattr(jax.typeof(x), "vma", ()) for x in primals):
+        raise UnsupportedError(
+            f"{loop.name} has no derivative under jax.shard_map with check_vma=True; pass check_vma=False"
+        )
     floats = list(map(is_float, loop.operands))  # a primal may be a number of Python's, which has no dtype
     moving = [not isinstance(t, ad.Zero) and flag for t, flag in zip(tangents, floats, strict=True)]
     active = active_of(loop, moving)
@@ -260,7 +265,9 @@ def _batch(operands: Any, dims: Any, *, loop: Loop, elements: tuple[Elements, ..
     found = bounded_p.bind(*moved, loop=loop, elements=(level, *elements))
     alone = _without_tangents(flags, loop, elements)
     if alone is None:
-        return found, [0] * len(found)
+        varies = varying(loop, flags) if size else level.results
+        results = [x if flag else x[0] for x, flag in zip(found, varies, strict=True)]
+        return results, [0 if flag else None for flag in varies]
     params, taken, given = alone  # one value for a batch of tangents, which have axes of their own
     own = iter(bounded_p.bind(*(x for x, flag in zip(operands, taken, strict=True) if flag), **params))
     results = [next(own) if f else x for x, f in zip(found, given, strict=True)]

@@ -81,6 +81,7 @@ def while_loop(
 def _looped(cond_fun: Any, body_fun: Any, init_val: T, most: int, kept: int | None) -> T:
     """The loop as JAX traces it, with ours in place of JAX's."""
     leaves, tree = jax.tree.flatten(init_val)
+    leaves = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
     condition, body = bounded_as_here(cond_fun), bounded_as_here(body_fun)
     trace = jax.make_jaxpr(lambda init: lax.while_loop(condition, body, init))
     with jax.disable_jit(False):  # else JAX would run the loop in Python
@@ -120,7 +121,15 @@ def bounded(operands: Sequence[Any], params: Any, most: int, checkpoints: int | 
     )
     status = failure_p.bind(jnp.where(trips > most, jnp.int32(EXCEEDED), jnp.int32(FINE)), text=text)
     # all results depend on the check, so the error is raised whichever of them the program uses
-    return [jnp.where(status == FINE, x, nothing(x)) for x in last]
+    checked = (jnp.where(status == FINE, x, nothing(x)) for x in last)
+    return [_like(x, aval) for x, aval in zip(checked, params["body_jaxpr"].out_avals, strict=True)]
+
+
+def _like(value: Any, aval: Any) -> Any:
+    """A value that gives way to other types as JAX's own loop says."""
+    if not getattr(aval, "weak_type", False):
+        return value
+    return lax.convert_element_type_p.bind(value, new_dtype=aval.dtype, weak_type=True, sharding=None)
 
 
 def _place() -> str:
@@ -145,8 +154,9 @@ def _loop(
     if condition.effects or body.effects:
         effects = sorted({type(effect).__name__ for effect in (*condition.effects, *body.effects)})
         raise UnsupportedError(
-            f"{name} has side effects ({', '.join(effects)}; jax.debug.print is one); "
-            "return the values together with the result, or use jax.pure_callback"
+            f"{name} has effects ({', '.join(effects)}), and a loop with a bound may have none: "
+            "jax.debug.print has one, and so have collectives, axis_index (NamedAxisEffect) and references; "
+            "return values together with the result, use jax.pure_callback, or jax.lax.while_loop"
         )
     first, second = counts
     heads, constants, carried = avals[:first], avals[first : first + second], avals[first + second :]

@@ -39,7 +39,8 @@ from jax_cocktail.utask.sizes import Quotient, Size, parameter
 from jax_cocktail.utask.substitute import replaced
 from jax_cocktail.utask.types import Shape, Value
 
-_POSITIONS = ("starts", "low", "high", "slice_sizes")  # attributes with a number for each axis
+_OF_OPERAND = ("starts", "slice_sizes")  # attributes with a number for each axis of the first operand
+_OF_RESULT = ("low", "high")  # and of the result
 
 
 def launch_parameters(program: UProgram) -> UProgram:
@@ -133,8 +134,10 @@ class _Marks:
             shape = self._shape(value, given)
             self._define(value, _reshaped(given[0], shape) if operator.kind == "reshape" else shape)
         numbers = ((name, _number(value)) for name, value in operator.attributes)
-        named = ((n, self._along(given[0], v) if n in _POSITIONS else v) for n, v in numbers)
         outputs = self._of(operator.outputs)
+        shapes = dict.fromkeys(_OF_OPERAND, given[0]) if given else {}
+        shapes |= dict.fromkeys(_OF_RESULT, outputs[0].type.shape)
+        named = ((n, self._along(shapes[n], v, n != "slice_sizes") if n in shapes else v) for n, v in numbers)
         return replace(operator, inputs=inputs, outputs=outputs, attributes=tuple(named))
 
     def _shape(self, value: Value, given: Sequence[Shape]) -> Shape:
@@ -150,14 +153,19 @@ class _Marks:
         near = min(self.sizes, key=lambda n: abs(n - number))
         return self.sizes[near] + (number - near)
 
-    def _along(self, shape: Shape, value: Attribute) -> Attribute:
-        """Positions along axes, of which some are launch parameters."""
+    def _along(self, shape: Shape, value: Attribute, places: bool) -> Attribute:
+        """Numbers for axes, of which some are launch parameters. `places`: where something begins."""
         if not isinstance(value, tuple) or len(value) != len(shape):
             return value
-        pairs = zip(shape, value, strict=True)
-        return tuple(
-            self.sizes.get(n, n) if isinstance(n, int) and isinstance(d, Size) else n for d, n in pairs
-        )
+        return tuple(self._number(d, n, places) for d, n in zip(shape, value, strict=True))
+
+    def _number(self, length: int, number: Attribute, place: bool) -> Attribute:
+        """A number along an axis. A place in its second half is so far from the end, whatever the length."""
+        if not isinstance(number, int) or not isinstance(length, Size):
+            return number
+        if number in self.sizes:
+            return self.sizes[number]
+        return length + (number - int(length)) if place and 2 * number > length else number
 
 
 def _number(value: Attribute) -> Attribute:

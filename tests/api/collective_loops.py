@@ -111,6 +111,12 @@ def sums_that_stay(mesh: Mesh) -> None:
         "multiplied": lambda h, t, s: (h, t * s),
         "shifted": lambda h, t, s: (h, t + (s + 1)),
     }
+    def running(total: jax.Array, xs: jax.Array) -> Any:
+        """Each step's sum is a result as well."""
+        return lax.scan(lambda t, x: ((new := t + lax.psum(x.sum(), "d")), new), total, xs)
+
+    mapped = jax.shard_map(running, mesh=mesh, in_specs=(P(), ROWS), out_specs=P())
+    same(ours(mapped)(np.float32(10), inputs(mesh)), jax.jit(mapped)(np.float32(10), inputs(mesh)))
     for name, step in steps.items():
 
         def function(w: jax.Array, xs: jax.Array, step: Any = step) -> Any:

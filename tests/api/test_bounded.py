@@ -338,10 +338,49 @@ def test_side_effects_are_refused():
         jax.debug.print("{}", x)
         return x + 1
 
-    with pytest.raises(jax_cocktail.UnsupportedError, match="has side effects"):
+    with pytest.raises(jax_cocktail.UnsupportedError, match="has effects"):
         bounded(lambda x: x < 1, body, 0.0)
 
 
 def test_a_body_that_changes_a_type_is_refused_as_by_jax():
     with pytest.raises(TypeError, match="must have same type structure|equal types|carry"):
         bounded(lambda x: x.sum() < 1, lambda x: jnp.concatenate([x, x]), jnp.ones(2))
+
+
+def single(loop, **options):
+    """A loop whose trips do not depend on what it multiplies."""
+    return lambda a: loop(lambda s: s[1] < 3, lambda s: (s[0] * a, s[1] + 1), (a, 0), **options)
+
+
+def test_numbers_of_numpy_without_float64():
+    with jax.enable_x64(False):
+        for init in (np.zeros(2), np.int64(0), 0.0):
+            ours = bounded(lambda s: jnp.all(s < 3), lambda s: s + 1, init)
+            stock = lax.while_loop(lambda s: jnp.all(s < 3), lambda s: s + 1, init)
+            assert ours.dtype == stock.dtype and ours.weak_type == stock.weak_type
+            np.testing.assert_array_equal(ours, stock)
+
+
+def test_types_that_give_way():
+    x = jnp.ones(3, jnp.bfloat16)
+    assert (x * bounded(lambda s: s < 3.0, lambda s: s * 2, 1.0)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("transform", [jax.jit, lambda f: f])
+def test_a_counter_is_the_same_for_all_batch_elements(transform):
+    """As under `vmap` of JAX's own loop."""
+    x = jnp.arange(4.0)
+    ours = transform(jax.vmap(single(bounded), out_axes=(0, None)))(x)
+    np.testing.assert_array_equal(ours[0], x**4)
+    assert ours[1].shape == () and ours[1] == 3
+    both = jax.grad(lambda x: sum(jnp.sum(y) for y in jax.vmap(single(bounded))(x)))
+    np.testing.assert_allclose(transform(both)(x), 4 * x**3)
+    assert jax.vmap(single(bounded))(jnp.zeros(0))[1].shape == (0,)
+
+
+def test_a_checked_mesh_has_no_derivative():
+    mesh = jax.make_mesh((1,), ("d",))
+    spec = jax.sharding.PartitionSpec("d")
+    mapped = jax.shard_map(lambda x: single(bounded)(x)[0], mesh=mesh, in_specs=spec, out_specs=spec)
+    with pytest.raises(jax_cocktail.UnsupportedError, match="check_vma=False"):
+        jax.grad(lambda x: mapped(x).sum())(jnp.ones(2))

@@ -90,7 +90,31 @@ def flag_of_counter(x):
     return jax.lax.while_loop(test, body, (goes(x, one), x, one))[1:2]
 
 
+def wave(x):
+    """An element begins when its neighbour has, and not with the first trip."""
+
+    def body(state):
+        x, k = state
+        return jnp.where(jnp.roll(x, 1) > 100, x + 200, x), k + 1
+
+    start = x, jnp.int32(0)
+    return jax.lax.while_loop(lambda s: jnp.any(jnp.roll(s[0], 1) > 100) & (s[1] < 5), body, start)[:1]
+
+
+def trips_beside_flags(x):
+    """The trips of all, which go on where an element without a flag passes the test."""
+
+    def body(state):
+        x, flag, t = state
+        return jnp.where(flag, x + 1, x), flag & (x + 1 < 100), t + 1
+
+    start = x, x > jnp.sum(x) / x.size, jnp.int32(0)
+    return jax.lax.while_loop(lambda s: jnp.any(s[0] < 100) & (s[2] < 400), body, start)[2:]
+
+
 OTHERS = {
+    "begins later": wave,
+    "trips beside flags": trips_beside_flags,
     "flag of the counter": flag_of_counter,
     "reads the counter": loop_of_all(lambda x, k: x + k, ends),
     "returns the counter": loop_of_all(grows, ends, last=lambda state: state),

@@ -88,6 +88,28 @@ def test_a_new_length_is_not_compiled(function, units):
         assert counted() == (1, number)
 
 
+def hidden(*arguments):
+    return lstm(*arguments)[1]
+
+
+FROM_THE_END = {
+    "last": lambda *a: hidden(*a)[-1],
+    "second layer": lambda w, u, b, xs: hidden(w, u, b, hidden(w, u, b, xs))[-1],
+    "last five": lambda *a: hidden(*a)[-5:],
+    "first and last": lambda *a: hidden(*a)[0] + hidden(*a)[-1],
+    "gradient": jax.grad(lambda *a: jnp.sum(hidden(*a)[-1] ** 2)),
+    "gradient, first": jax.grad(lambda *a: jnp.sum(hidden(*a, True)[0] ** 2)),
+}
+
+
+@pytest.mark.parametrize("name", FROM_THE_END)
+def test_places_from_the_end(name):
+    arguments = weights()
+    for number, length in enumerate((160, 141, 300)):
+        called(FROM_THE_END[name], (*arguments, array(length, BATCH, HIDDEN)))
+        assert counted() == (1, number)
+
+
 def test_a_while_loop_that_a_length_bounds():
     def search(xs):
         def go_on(state):

@@ -127,7 +127,9 @@ def _constant(atom: Any, made: Mapping[Any, Any]) -> Any | None:
 
 def _only_added(body: Any, variable: Any, result: Any) -> bool:
     """True if something is only added to a variable, or taken from it, and the same holds for what this
-    makes, as far as `result`."""
+    makes, as far as `result`, which is one result alone."""
+    if sum(atom is result for atom in body.outvars) != 1:
+        return False
     while variable is not result:
         users = [each for each in body.eqns if any(atom is variable for atom in each.invars)]
         if len(users) != 1 or any(atom is variable for atom in body.outvars):

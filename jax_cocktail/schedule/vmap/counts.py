@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from jax_cocktail.schedule.simplify.trip_counts import Counter, counters_of
+from jax_cocktail.schedule.vmap.cut import is_of_elements
 from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.copies import applied
@@ -96,7 +97,11 @@ def _bound(loop: LoopUTask, counter: Counter) -> _Bound | None:
         rest = replace(rest, body=replace(rest.body, body=tuple(others)), stops_by=None)
         rest = rest.keep([k for k in range(len(loop.initial)) if k != position])
         elements = element_loop(rest)
-        if elements is not None:
+        if elements is None:
+            continue
+        places = dict(zip(rest.tested, elements.axes, strict=True))
+        assert rest.condition is not None
+        if is_of_elements(elements.predicate, rest.condition, places):  # else one may begin after others
             return _Bound(rest, elements, counter, loop)
     return None
 

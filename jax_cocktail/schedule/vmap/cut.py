@@ -331,3 +331,19 @@ def _is_copy(part: Statement) -> TypeGuard[UOperator]:
         return False
     dimensions = part.ints("dimensions")
     return list(dimensions) == sorted(dimensions)
+
+
+def is_of_elements(value: Value, condition: Region, places: Mapping[Value, tuple[int, ...]]) -> bool:
+    """True if a value of a condition is, for each batch element, a function of that element's carries alone.
+    `places`: the axes of the batch in each carry that has them."""
+    body = tuple(s for s in condition.body if isinstance(s, UOperator))
+    for axis, count in enumerate(value.type.shape):
+        try:
+            wanted = Cut(body, [(value, axis)], count, 1).wanted
+        except Uncuttable:
+            return False
+        for carried in condition.parameters:
+            own = {places[carried][axis]} if carried in places else set()
+            if not wanted.get(carried, set()) <= own:
+                return False
+    return True

@@ -8,7 +8,8 @@
 Equinox, hence Diffrax, writes the select itself, by a flag. That the flag is the predicate is proven by
 induction: it is so before the first trip, and behind each trip that an element takes. Then `lockstep` can
 prove that batch elements are independent of each other. Where what makes the first flag is out of sight, the
-loop asks the flag in the place of the predicate.
+loop asks the flag in the place of the predicate. It may then end sooner, with elements that no trip changes,
+so nobody may read what it carries for all elements, such as a counter.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
-from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
+from jax_cocktail.schedule.vmap.cut import is_of_elements
 from jax_cocktail.schedule.vmap.lockstep import spread
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.copies import applied
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, definitions, is_a
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, definitions, is_a, reads
 from jax_cocktail.utask.operators import ELEMENTWISE
 from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues, with_reads
@@ -40,12 +41,15 @@ class _Flags:
     def __init__(self, fresh: FreshValues) -> None:
         self.fresh = fresh
         self.made: ChainMap[Value, UOperator] = ChainMap()  # operators in scope, by result
+        self.read: frozenset[Value] = frozenset()  # values that the region at hand reads
 
     def region(self, region: Region) -> Region:
-        outer, self.made = self.made, self.made.new_child()
+        outer, read = self.made, self.read
+        self.made = self.made.new_child()
         self.made.update((v, s) for s in region.body if isinstance(s, UOperator) for v in s.outputs)
+        self.read = frozenset(region.results).union(*map(reads, region.body))
         region = map_body(region, self._statement)
-        self.made = outer
+        self.made, self.read = outer, read
         return region
 
     def _statement(self, statement: Statement) -> Statement | Sequence[Statement]:
@@ -56,7 +60,10 @@ class _Flags:
         found = next((flag for flag in flags if flag is not None), None)
         if found is None or not found.is_kept():
             return statement
-        return (found.removed if found.is_so_first(self.made) else found.asked)(self.fresh)
+        if found.is_so_first(self.made):
+            return found.removed(self.fresh)
+        scalars = {v for v in statement.outputs if v.type.is_scalar}
+        return statement if scalars & self.read else found.asked(self.fresh)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +172,7 @@ def _flag(loop: LoopUTask, number: int) -> _Flag | None:
             following.append(result)
         else:
             return None
-    if not _is_of_elements(closing.inputs[0], loop.condition, places):
+    if not is_of_elements(closing.inputs[0], loop.condition, places):
         return None
     return _Flag(loop, number, after, tuple(following), closing.inputs[0])
 
@@ -176,22 +183,6 @@ def _closing(condition: Region) -> UOperator | None:
     result = made.get(condition.results[0])
     found = (made.get(v) for v in result.inputs) if is_a(result, "and") else (result,)
     return next((s for s in found if is_a(s, "reduce") and s["op"] == "or"), None)
-
-
-def _is_of_elements(value: Value, condition: Region, places: Mapping[Value, tuple[int, ...]]) -> bool:
-    """True if a value of a condition is, for each batch element, a function of that element's carries alone.
-    `places`: the axes of the batch in each carry that has them."""
-    body = tuple(s for s in condition.body if isinstance(s, UOperator))
-    for axis, count in enumerate(value.type.shape):
-        try:
-            wanted = Cut(body, [(value, axis)], count, 1).wanted
-        except Uncuttable:
-            return False
-        for carried in condition.parameters:
-            own = {places[carried][axis]} if carried in places else set()
-            if not wanted.get(carried, set()) <= own:
-                return False
-    return True
 
 
 @dataclass(slots=True)
