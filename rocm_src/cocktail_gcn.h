@@ -122,7 +122,9 @@ CK_WORD(ck_word_from_lane, ck_chosen)
 CK_WORD(ck_word_from_before, ck_shifted)
 #undef CK_WORD
 CK_INLINE u64 ck_lanes_where(bool said) {
-#if CK_WARP == 64
+#if !__has_builtin(__builtin_amdgcn_ballot_w64)  // before clang 15
+  return __builtin_amdgcn_uicmp(u32(said), 0u, 33);  // not equal
+#elif CK_WARP == 64
   return __builtin_amdgcn_ballot_w64(said);
 #else
   return __builtin_amdgcn_ballot_w32(said);

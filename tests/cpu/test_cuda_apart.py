@@ -26,7 +26,7 @@ from tests.cpu.rocm_compilers import zig
 from tests.golden.programs import DIVIDED, PROGRAMS
 
 DEFINE = "#define CK_NOTHING_CROSSES 1"
-APART = {"batch_4_blocks", "collatz_132_blocks", "lorenz_132_blocks"}  # among the divided programs
+APART = {"batch_4_blocks", "collatz_132_blocks", "factors_132_blocks", "lorenz_132_blocks"}  # of the divided
 ON_GPU = [name for name, case in DIVIDED.items() if case.on_gpu]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,19 +12,18 @@ import pytest
 import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.device.tuning import ELEMENTS
-from jax_cocktail.schedule.vmap.threads import threads
 from jax_cocktail_tools.models import serving
 from jax_cocktail_tools.models.model import generator
 from tests.cpu.emulated import WAVES, Emulation
 from tests.cpu.runner import EAGER
 
-FEW = replace(ELEMENTS, slots=8, fewest=2, pieces=4)
+FEW = replace(ELEMENTS, local=0, slots=8, fewest=2, pieces=4)
 
 
 def run(monkeypatch, function, arguments, fired=True, **how):
     """Compares with stock, and returns what the program says of batch elements."""
     monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
-    monkeypatch.setattr(compiler, "threads", partial(threads, limits=FEW))
+    monkeypatch.setattr(compiler, "ELEMENTS", FEW)
     emulation = Emulation(launches=[], **how).install(monkeypatch)
     ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": 3})
     jax.tree.map(np.testing.assert_array_equal, ours(*arguments), jax.jit(function)(*arguments))

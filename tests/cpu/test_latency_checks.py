@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from benchmarks.gpu.elements import BY_HAND, emulated_cycles, planned
+from benchmarks.gpu.elements import BY_HAND, ROWS, emulated_cycles, planned
 from benchmarks.gpu.sass.emulate import LAYOUTS
 from benchmarks.gpu.sass.machine import Multiprocessor, machine_for
 from benchmarks.gpu.sass.programs import record, recorded_card
@@ -46,7 +46,7 @@ def test_elements_beside_code_by_hand(row):
     ours, by_hand = emulated_cycles(row)
     assert by_hand > 1000 and ours <= BY_HAND_FACTOR * by_hand
     if row == "lorenz/100000":  # the model knows the trips of this row
-        model = planned(row, H200).ours * H200.clock_rate
+        model = planned(row, ROWS[row](), H200).ours * H200.clock_rate
         assert ours / MODEL_FACTOR < model < MODEL_FACTOR * ours
 
 
