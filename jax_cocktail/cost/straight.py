@@ -7,15 +7,14 @@ of a warp issues one after the other, so their number is the throughput.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 
+from jax_cocktail.cost.latency import Counts
 from jax_cocktail.utask.ir import StitchedUTask, UOperator, operators_of
 from jax_cocktail.utask.types import Value
 
 _FAR = 80.0  # operations that take as long as a load from the second-level cache
 _NEAR = 10.0  # the same for the first-level cache
-Counts = Counter[str]
 
 
 def straight(

@@ -52,7 +52,7 @@ def new_array(apart: Apart, dtype: str, shape: Sequence[int]) -> Local:
     return Local(number, 0, row_major(tuple(shape)), tuple(shape), size, version)
 
 
-def latest(apart: Apart, array: Local) -> Local:
+def renewed(apart: Apart, array: Local) -> Local:
     """The array after it was written."""
     return replace(array, version=apart.renewed(array.number, apart.results[array.number]))
 
@@ -102,7 +102,7 @@ def read(apart: Apart, held: Held, starts: Sequence[Start]) -> Value:
 
 
 def write(apart: Apart, array: Local, starts: Sequence[Start], value: Value) -> None:
-    """Sets an element. Who is done with writing calls `latest`."""
+    """Sets an element. Who is done with writing calls `renewed`."""
     place, whole = moved_to(apart, array, starts), apart.results[array.number]
     begin = apart.number(place, COUNT) if isinstance(place, int) else place
     inputs = (whole, apart.build.reshape(value, (1,)), begin)
@@ -223,7 +223,7 @@ def filled(
     """A new array, or the old one `into`, with these elements. An element may read its own place in it."""
     array = new_array(apart, dtype, shape) if into is None else into
     over(apart, shape, [array.number], lambda starts: write(apart, array, starts, element(starts)))
-    return latest(apart, array)
+    return renewed(apart, array)
 
 
 def computed(
@@ -262,7 +262,7 @@ def _stored(apart: Apart, held: Registers) -> Local:
     array = new_array(apart, dtype_of(apart, held), held.shape)
     for place in np.ndindex(held.shape):
         write(apart, array, place, cast(Value, held[place]))
-    return latest(apart, array)
+    return renewed(apart, array)
 
 
 def copied(apart: Apart, held: Held, into: Local | None = None) -> Local:
@@ -270,7 +270,7 @@ def copied(apart: Apart, held: Held, into: Local | None = None) -> Local:
     if isinstance(held, np.ndarray) and into is not None:
         for place in np.ndindex(held.shape):
             write(apart, into, place, cast(Value, held[place]))
-        return latest(apart, into)
+        return renewed(apart, into)
     source = indexable(apart, held)
     if isinstance(held, np.ndarray) and isinstance(source, Local):
         return source  # which is new

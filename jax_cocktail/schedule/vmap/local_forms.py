@@ -18,10 +18,10 @@ from jax_cocktail.schedule.vmap.local_arrays import (
     counted,
     filled,
     indexable,
-    latest,
     new_array,
     over,
     read,
+    renewed,
     write,
 )
 from jax_cocktail.schedule.vmap.local_linalg import LINALG_LOOPS
@@ -81,7 +81,7 @@ def _concatenate(apart: Apart, operator: UOperator) -> Held:
 
         _into(apart, array, part, place)
         begin += part.shape[axis]
-    return latest(apart, array)
+    return renewed(apart, array)
 
 
 def _pad(apart: Apart, operator: UOperator) -> Held:
@@ -94,7 +94,7 @@ def _pad(apart: Apart, operator: UOperator) -> Held:
     strides = [stride * (k + 1) for stride, k in zip(array.strides, interior, strict=True)]
     first = sum(a * stride for a, stride in zip(low, array.strides, strict=True))
     _into(apart, replace(array, offset=first, strides=tuple(strides)), source, lambda at: at)
-    return latest(apart, array)
+    return renewed(apart, array)
 
 
 # -- sums of many kinds --------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def _cumulative(apart: Apart, operator: UOperator) -> Held:
 
     over(apart, others, [array.number], row)
     whole = replace(array, offset=0, strides=tuple(map(abs, array.strides)))
-    return latest(apart, whole)
+    return renewed(apart, whole)
 
 
 def _factor(apart: Apart, value: Value) -> Held:

@@ -16,9 +16,9 @@ from jax_cocktail.schedule.vmap.local_arrays import (
     between,
     copied,
     counted,
-    latest,
     new_array,
     read,
+    renewed,
     writable,
     write,
 )
@@ -114,7 +114,7 @@ def _cholesky(apart: Apart, operator: UOperator) -> Held:
 
     for each in _matrices(whole):
         factor(each)
-    return latest(apart, whole)
+    return renewed(apart, whole)
 
 
 def _triangular_solve(apart: Apart, operator: UOperator) -> Held:
@@ -148,7 +148,7 @@ def _triangular_solve(apart: Apart, operator: UOperator) -> Held:
 
     for a, x in zip(_matrices(stack), _matrices(whole), strict=True):
         solve(a, x)
-    return latest(apart, whole)
+    return renewed(apart, whole)
 
 
 def _lu(apart: Apart, operator: UOperator) -> tuple[Held, ...]:
@@ -162,7 +162,7 @@ def _lu(apart: Apart, operator: UOperator) -> tuple[Held, ...]:
         own = replace(pivots, offset=offset, strides=(1,), shape=exchanged.shape[-1:])
         step = partial(_step_of_lu, do, matrix, own, rows, columns)
         do.each(0, exchanged.shape[-1], step)
-    return latest(apart, whole), latest(apart, pivots)
+    return renewed(apart, whole), renewed(apart, pivots)
 
 
 def _step_of_lu(do: _Loops, x: Local, pivots: Local, rows: int, columns: int, k: Value) -> None:

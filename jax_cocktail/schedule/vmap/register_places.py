@@ -187,7 +187,7 @@ def _update(apart: Apart, operator: UOperator) -> Held:
     if target.type.size > apart.limits.numbers:
         array = local.writable(apart, target, [update])
         _put_all(apart, array, begins, new)
-        return local.latest(apart, array)
+        return local.renewed(apart, array)
     found = apart.registers(target).copy()
     assert isinstance(new, np.ndarray)
     for place in np.ndindex(new.shape):
@@ -251,7 +251,7 @@ def _scatter(apart: Apart, operator: UOperator) -> Held:
 
     if isinstance(held, Local):
         local.over(apart, updates.type.shape, [held.number], combine)
-        return local.latest(apart, held)
+        return local.renewed(apart, held)
     for place in np.ndindex(updates.type.shape):
         combine(place)
     return apart.updated(held) if isinstance(held, Place) else held
