@@ -156,8 +156,15 @@ def _bound(derived: Derived, values: dict[Key, Any], batches: _Batches) -> None:
     values.update(zip(derived.results, found, strict=True))
 
 
+def _varies_over_devices(value: Any) -> bool:
+    """True for a value of `jax.shard_map` with check_vma=True, whose type says along which axes it varies."""
+    kind = jax.typeof(value)
+    varying = getattr(getattr(kind, "manual_axis_type", None), "varying", None)
+    return bool(varying or getattr(kind, "vma", None))
+
+
 def _jvp(primals: Any, tangents: Any, *, loop: Loop, elements: tuple[Elements, ...]) -> Any:
-    if any(getattr(jax.typeof(x), "vma", ()) for x in primals):
+    if any(map(_varies_over_devices, primals)):
         raise UnsupportedError(
             f"{loop.name} has no derivative under jax.shard_map with check_vma=True; pass check_vma=False"
         )
