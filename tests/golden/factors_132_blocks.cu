@@ -330,22 +330,24 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
             const i32 t49 = ck_convert<i32>(i64(v111));
             v113 = t49;
           }
+          {
+            const i32 n50 = ck_clamp_index(v113, 11);
+            const f32 t51 = ((f32*)(mine + 576))[n50];
+            v119 = t51;
+          }
           #pragma unroll 8
           for (i32 v114 = 0; v114 < 12; ++v114) {
             {
-              const i32 t50 = ck_convert<i32>(i64(v114));
-              v116 = t50;
+              const i32 t52 = ck_convert<i32>(i64(v114));
+              v116 = t52;
             }
             {
-              const i32 n51 = ck_clamp_index(i64(v11), 99999);
-              const i32 n52 = ck_clamp_index(v113, 11);
-              const i32 n53 = ck_clamp_index(v116, 11);
-              const f32 t54 = p0[144 * n51 + 12 * n52 + n53];
-              v117 = t54;
+              const i32 n53 = ck_clamp_index(i64(v11), 99999);
+              const i32 n54 = ck_clamp_index(v113, 11);
+              const i32 n55 = ck_clamp_index(v116, 11);
+              const f32 t56 = p0[144 * n53 + 12 * n54 + n55];
+              v117 = t56;
               v118 = v117;
-              const i32 n55 = ck_clamp_index(v113, 11);
-              const f32 t56 = ((f32*)(mine + 576))[n55];
-              v119 = t56;
               v120 = v119;
               const f32 t57 = v118 * v120;
               v121 = t57;
