@@ -18,7 +18,8 @@ from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.codegen import threads
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.device.nvidia import H200
+from jax_cocktail.device.amd import MI250X, MI300X
+from jax_cocktail.device.nvidia import A100, B200, H200
 from jax_cocktail.device.tuning import ELEMENTS
 from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.utask.candidate import Candidate
@@ -26,6 +27,7 @@ from tests.cpu import sass
 from tests.cpu.by_threads import run
 from tests.cpu.cuda_compilers import nvcc
 from tests.cpu.emulated import WAVES
+from tests.cpu.rocm_compilers import zig
 
 RACES = pytest.param("thread", marks=pytest.mark.long)  # that sanitizer takes long
 TAKES = "ck_take_trips"
@@ -196,6 +198,36 @@ def cycles(function, argument, beside, monkeypatch):
     found = emulated(whole, machine_for(spec.arch, recorded()), iterations=10**9, before=10**9)
     assert found.ended
     return found.timed.end
+
+
+def for_card(function, spec):
+    """The program of 10 million batch elements."""
+    dtype = jnp.float32 if function in (two_sides, implicit_steps) else jnp.int32
+    given = jax.ShapeDtypeStruct((10**7,), dtype)
+    machine = machine_of(spec)
+    (program,) = prepare(jax.make_jaxpr(jax.vmap(function))(given), "f", machine).programs
+    emitted = compiler.emit(program, machine, candidate=Candidate(spec.units))
+    assert TAKES in emitted.source
+    return emitted
+
+
+LONG = loops_in_loops, implicit_steps, two_sides
+FUNCTIONS = [hailstones, *(pytest.param(f, marks=pytest.mark.long) for f in LONG)]
+
+
+@pytest.mark.parametrize("spec", [A100, H200, B200], ids=lambda spec: spec.arch)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_no_spills_on_nvidia(function, spec):
+    toolchain = nvcc()
+    built = build_device_program(for_card(function, spec).source, toolchain, spec)
+    assert all(facts.spill_bytes == 0 for facts in built.kernels.values())
+
+
+@pytest.mark.parametrize("spec", [MI250X, MI300X], ids=lambda spec: spec.arch)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_no_spills_on_amd(function, spec):
+    built = compiler.build(for_card(function, spec), compiler=zig())
+    assert not any("spills" in remark.text for remark in built.emitted.remarks)
 
 
 @pytest.mark.skipif(not sass.tools(), reason=sass.NO_TOOLS)
