@@ -105,7 +105,7 @@ def emit_program(
     if context.has_units or target.has_threads or sizes:
         context.needs.add("units")
     numbers = facts(program, plan, stamps) | {"sizes": len(sizes)}
-    if "workspace" in context.sized_spaces:
+    if context.sized_spaces:
         numbers["shared_bytes"] = 0  # they follow from launch parameters
     prologue = target.prologue_of(numbers, plan.cluster) + (stamps.prologue if stamps else ())
     head = ["// jax_cocktail program", *(line.format(**numbers) for line in prologue)]

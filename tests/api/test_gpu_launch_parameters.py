@@ -53,6 +53,11 @@ def wide(xs, u):
     return lax.scan(lambda h, x: (jnp.tanh(x + h @ u), h), jnp.zeros(xs.shape[1:]), xs)
 
 
+def last(xs, u):
+    """Each unit keeps the steps of its rows for itself, and takes the last one."""
+    return wide(xs, u)[1][-1]
+
+
 def hoisted(xs, w, u):
     """A product that leaves the loop: its results for all steps lie in the workspace."""
     return lax.scan(lambda h, x: (jnp.tanh(x @ w + h @ u), h), jnp.zeros(xs.shape[1:]), xs)
@@ -74,6 +79,7 @@ PROGRAMS = {
         lambda n: (batch(n), array(1, HIDDEN, 4 * HIDDEN), array(2, HIDDEN, 4 * HIDDEN)),
     ),
     "wide": (wide, lambda n: (array(n, n, 1, 64), array(2, 64, 64))),
+    "last": (last, lambda n: (batch(n, 4), array(2, HIDDEN, HIDDEN))),
     "hoisted": (hoisted, lambda n: (array(n, n, 1, 64), array(1, 64, 64), array(2, 64, 64))),
     "decay": (decay, lambda n: (batch(n),)),
     "recurrence": (recurrence, lambda n: (batch(n), array(2, HIDDEN, HIDDEN))),
@@ -108,11 +114,12 @@ def emulated(monkeypatch, name, lengths, units, **how):
         ("decay", (9, 50), 1),
         ("wide", (33, 47), 4),
         ("hoisted", (32, 64), 4),
+        ("last", (700, 733), 2),
         ("along columns", (35, 60), 1),
     ],
 )
 def test_one_text_serves_several_lengths(name, lengths, units, monkeypatch):
-    programs = emulated(monkeypatch, name, lengths, units, distribute=name in ("hoisted", "wide"))
+    programs = emulated(monkeypatch, name, lengths, units, distribute=name in ("hoisted", "wide", "last"))
     assert len({each.source for each in programs}) == 1
     for length, each in zip(lengths, programs, strict=True):
         assert length in each.sizes and "#define CK_SIZES" in each.source
@@ -124,6 +131,14 @@ def test_rows_of_a_product(lengths, monkeypatch):
     programs = emulated(monkeypatch, "recurrence", lengths, 1)
     assert len({each.source for each in programs}) == 1
     assert all("ck_dot_rows<" in each.source for each in programs)
+
+
+def test_places_in_memory_of_units(monkeypatch):
+    """Own memory comes in front of what follows from lengths, also if that belongs to single units alone."""
+    for each in emulated(monkeypatch, "last", (700, 733), 2, distribute=True, sanitizer="address"):
+        spaces = {slot.space for slot in each.plan.slots.values()}
+        assert "private" in spaces and "workspace" not in spaces
+        assert "#define CK_SHARED_BYTES 0" in each.source
 
 
 def test_sanitized(monkeypatch):
