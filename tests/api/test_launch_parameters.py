@@ -102,6 +102,7 @@ FROM_THE_END = {
 }
 
 
+@pytest.mark.all_candidates
 @pytest.mark.parametrize("name", FROM_THE_END)
 def test_places_from_the_end(name):
     arguments = weights()
