@@ -278,9 +278,9 @@ class _Walker:
                 continue
             if run:
                 work = self._issued(*straight(run, lambda operator: self._counts(operator, memory)))
-                leaves = [self._leaf(each, context) for each in run]
-                moved = sum((leaf.bytes for leaf in leaves), LevelBytes())
-                yield replace(work, bytes=moved, flops=sum(leaf.flops for leaf in leaves))
+                busy = [self._rates(each, context) for each in run]
+                moved = sum((each.bytes for each in busy), LevelBytes())
+                yield replace(work, bytes=moved, flops=sum(each.flops for each in busy))
                 run = []
             if statement is not None:
                 yield from self._statement(statement, context)
@@ -290,11 +290,13 @@ class _Walker:
         links = {**chain, "scalar": chain["scalar"] * ELEMENTS.chain}
         return Work(links, operations * ELEMENTS.issue_clocks / self.spec.clock_rate)
 
-    def _counts(self, operator: UOperator, memory: ArrayPlaces) -> Counts:
-        arrays = [v for v in (*operator.inputs, *operator.outputs) if v.type.size > 1]
+    def _counts(self, statement: UOperator | StitchedUTask, memory: ArrayPlaces) -> Counts:
+        """The links of its chain: on arrays of one thread, those of a thread."""
+        members = [m for m in operators_of(statement) if m.kind != "arrive"]
+        arrays = _arrays(members)
         if arrays and all(map(self._is_local, arrays)):
-            return counts_alone([operator])
-        return counts_of(operator, memory)
+            return counts_alone(members)
+        return counts_of(statement, memory)
 
     def _unrolls(self, loop: LoopUTask) -> bool:
         """True for a short loop of a thread on numbers and arrays of its own, which compilers unroll."""
@@ -303,7 +305,7 @@ class _Walker:
         if any(isinstance(s, LoopUTask | BranchUTask) for s in loop.body.body):
             return False
         members = [m for s in loop.body.body for m in operators_of(s)]
-        values = {v for m in members for v in (*m.inputs, *m.outputs) if v.type.size > 1}
+        values = _arrays(members)
         return bool(values) and all(map(self._is_local, values))
 
     def _is_local(self, value: Value) -> bool:
@@ -348,12 +350,14 @@ class _Walker:
         return Parts(nodes, loop.first, loop.trip_count or 0)
 
     def _leaf(self, statement: UOperator | StitchedUTask, context: _Context) -> Work:
+        return replace(self._rates(statement, context), counts=self._counts(statement, self._memory(context)))
+
+    def _rates(self, statement: UOperator | StitchedUTask, context: _Context) -> Work:
+        """The work of a statement at the rates of arithmetic and of memory: none on numbers and on arrays of
+        one thread."""
         members = [m for m in operators_of(statement) if m.kind != "arrive"]
-        if not any(v.type.size > 1 for m in members for v in (*m.inputs, *m.outputs)):
-            return Work(counts_of(statement, self._memory(context)))
-        arrays = {v for m in members for v in (*m.inputs, *m.outputs) if v.type.size > 1}
-        if all(map(self._is_local, arrays)):
-            return Work(counts_alone(members))
+        if all(map(self._is_local, _arrays(members))):
+            return Work({})
         seconds, moved, flops, start = 0.0, LevelBytes(), 0.0, sum(map(start_seconds, members))
         for member in members:
             sizes = operand_bytes(member)
@@ -364,7 +368,7 @@ class _Walker:
             seconds += max(taken, far / self.unit.far_rate + near / self.unit.near_rate)
             moved += LevelBytes(shared=near, l2=far)
             flops += work(member).flops
-        return Work(counts_of(statement, self._memory(context)), seconds, moved, flops, min(start, seconds))
+        return Work({}, seconds, moved, flops, min(start, seconds))
 
     def _memory(self, context: _Context) -> ArrayPlaces:
         room = BLOCK.dot_bytes if self.plan is None else self.plan.template_bytes
@@ -384,6 +388,11 @@ class _Walker:
 
         holds = context.again and not self.outlined
         return ArrayPlaces(is_far, strides, room, self.outlined, holds, self.block)
+
+
+def _arrays(members: Iterable[UOperator]) -> set[Value]:
+    """The arrays that operators read or make; those of one element are numbers."""
+    return {v for m in members for v in (*m.inputs, *m.outputs) if v.type.size > 1}
 
 
 def _own_values(program: UProgram, plan: MemoryPlan | None) -> frozenset[Value]:
