@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.extend.core as jex
@@ -23,10 +22,9 @@ from jax import lax
 
 from jax_cocktail.bounded.loop import Key, Loop, Origin
 from jax_cocktail.primitives.jaxprs import constants, open_jaxpr
-from jax_cocktail.recursion.task import NUMBER, Aval, is_float, split
+from jax_cocktail.recursion.task import NUMBER, Aval, is_float, once, split
 
 T = TypeVar("T")
-P = ParamSpec("P")
 Flags = tuple[bool, ...]
 
 
@@ -46,20 +44,6 @@ class Derived:
     loop: Loop
     operands: tuple[Key, ...]
     results: tuple[Key, ...]
-
-
-def once(find: Callable[Concatenate[Loop, P], T]) -> Callable[Concatenate[Loop, P], T]:
-    """Caches a function of a loop with the loop."""
-
-    @wraps(find)
-    def found(loop: Loop, /, *rest: P.args, **named: P.kwargs) -> T:
-        key = find, rest, tuple(named.items())
-        if key not in loop.known:
-            loop.known[key] = find(loop, *rest, **named)
-        fact: T = loop.known[key]
-        return fact
-
-    return found
 
 
 def active_of(loop: Loop, flags: Sequence[bool]) -> Active:

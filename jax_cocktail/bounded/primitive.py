@@ -24,7 +24,6 @@ from jax_cocktail.bounded.derive import (
     Active,
     Derived,
     active_of,
-    once,
     pulled,
     pushed,
     saved,
@@ -36,7 +35,7 @@ from jax_cocktail.bounded.loop import Key, Loop, run
 from jax_cocktail.bounded.option import unbounded
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.recursion.reference import no_tangent
-from jax_cocktail.recursion.task import NUMBER, Elements, is_float, row_bytes
+from jax_cocktail.recursion.task import NUMBER, Elements, batched, is_float, once, row_bytes
 
 Results = list[Any]
 TAPE_BYTES = 64 << 20  # a longer tape has checkpoints
@@ -46,9 +45,7 @@ bounded_p.multiple_results = True
 
 
 def _abstract(*operands: Any, loop: Loop, elements: tuple[Elements, ...]) -> Results:
-    sizes = [[x.size for x in elements if x.results[k]] for k in range(len(loop.results))]
-    pairs = zip(sizes, loop.results, strict=True)
-    return [jax.core.ShapedArray((*size, *aval.shape), aval.dtype) for size, aval in pairs]
+    return batched(loop.results, elements)
 
 
 def expanded(

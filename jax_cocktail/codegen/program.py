@@ -63,7 +63,7 @@ from jax_cocktail.utask.ir import (
 )
 from jax_cocktail.utask.operators import HALVES
 from jax_cocktail.utask.plan import MemoryPlan
-from jax_cocktail.utask.types import NOWHERE, Value
+from jax_cocktail.utask.types import NOWHERE
 
 FIRST = Name("first", outer=True)  # the unit that executes the first trip: a parameter of a part
 
@@ -394,7 +394,7 @@ def _emit_whole_loop(context: Context, loop: LoopUTask) -> None:
             return
         name = _count_trips(context, loop)
         if by_threads(loop) and (branch := threads.branch_alone(context, loop)):
-            threads.emit_sides(context, loop, branch, name, partial(_emit_side, context))
+            threads.emit_sides(context, loop, branch, name, partial(_emit_region, context))
             del context.indices[name]
             return
         with _trips(context, loop, name):
@@ -469,19 +469,12 @@ def _trips(context: Context, loop: LoopUTask, name: Name) -> Iterator[None]:
 
 
 def _emit_branch(context: Context, branch: BranchUTask) -> None:
-    selector = context.register(branch.selector)
     last = len(branch.branches) - 1
     for position, region in enumerate(branch.branches):
         head: Expression = "else" if position else ""
         if position < last:
             first = "else if" if position else "if"
-            head = code("{} ({} {} {})", first, selector, "==" if position else "<=", position)
+            head = code("{} ({})", first, threads.takes(context, branch, position))
         with context.writer.block(head):
-            _emit_side(context, region, branch.outputs)
-
-
-def _emit_side(context: Context, region: Region, outputs: Sequence[Value] | None) -> None:
-    """A region, and copies of its results; None: it has none."""
-    _emit_region(context, region)
-    if outputs is not None:
-        emit_transfer(context, region.results, outputs)
+            _emit_region(context, region)
+            emit_transfer(context, region.results, branch.outputs)

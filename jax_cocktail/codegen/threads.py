@@ -66,7 +66,6 @@ FIRST, NEXT = "ck_first_trip(unit)", "ck_next_trip(unit)"
 _GOING, _AT, _INSIDE = Name("going"), Name("at"), Name("inside")
 _ENDS, _TAKES = Name("ends"), Name("takes")
 Emit = Callable[[Region], None]
-EmitSide = Callable[[Region, Sequence[Value] | None], None]  # and where the results of a side go
 
 
 @contextmanager
@@ -134,7 +133,7 @@ def branch_alone(context: Context, loop: LoopUTask) -> BranchUTask | None:
 
 
 def _slots(context: Context, values: Iterable[Value]) -> set[Slot]:
-    return {context.slot(v) for v in values if v.type.size > 1 and v in context.plan.layouts}
+    return {context.plan.place(v) for v in values if v.type.size > 1 and v in context.plan.layouts}
 
 
 def _work(region: Region) -> float:
@@ -164,7 +163,7 @@ def _operations(*regions: Region | None) -> float:
     return sum(KINDS[o.kind].cost * written(o).type.size for o in operators)
 
 
-def _takes(context: Context, branch: BranchUTask, number: int) -> Expression:
+def takes(context: Context, branch: BranchUTask, number: int) -> Expression:
     """True if a trip takes a side; a selector out of bounds takes the first or last one."""
     selector, last = context.register(branch.selector), len(branch.branches) - 1
     if number == 0:
@@ -172,9 +171,8 @@ def _takes(context: Context, branch: BranchUTask, number: int) -> Expression:
     return code("{} {} {}", selector, ">=" if number == last else "==", number)
 
 
-def emit_sides(context: Context, loop: LoopUTask, branch: BranchUTask, trip: Name, emit: EmitSide) -> None:
-    """The loop as above. `trip`: of the variable that counts trips; `emit` emits a region, and copies the
-    results of a side."""
+def emit_sides(context: Context, loop: LoopUTask, branch: BranchUTask, trip: Name, emit: Emit) -> None:
+    """The loop as above. `trip`: of the variable that counts trips; `emit` emits a region."""
     writer, trips = context.writer, cast(int, loop.trip_count)
     first, last = _beside(loop, branch)
     context.needs.add("refill")
@@ -189,13 +187,14 @@ def emit_sides(context: Context, loop: LoopUTask, branch: BranchUTask, trip: Nam
                     with writer.block(code("if (ck_many_rest({}) && ck_some({}))", _GOING, _TAKES)):
                         writer.line("ck_take_trips(unit, {}, {}, &{});", _TAKES, trips, trip)
                         with writer.block(code("if ({} && {} < {})", _TAKES, trip, trips)):
-                            emit(first, None)
-                            writer.set(_GOING, _takes(context, branch, number))
+                            emit(first)
+                            writer.set(_GOING, takes(context, branch, number))
                         writer.line("continue;")
                     writer.line("if (!ck_some({})) break;", _GOING)
                     with writer.block(code("if ({})", _GOING)):
-                        emit(side, branch.outputs)
-                        emit(last, None)
+                        emit(side)
+                        emit_transfer(context, side.results, branch.outputs)
+                        emit(last)
                         writer.set(_GOING, "false")
                 writer.line("ck_end_trips();")
 

@@ -35,7 +35,7 @@ from jax_cocktail.recursion.order import room_of
 from jax_cocktail.recursion.paths import LevelPlan, levels_of, predicated, worth
 from jax_cocktail.recursion.reference import no_tangent
 from jax_cocktail.recursion.siblings import FRONTIER, Siblings, run_siblings, siblings_of
-from jax_cocktail.recursion.task import RECURSION, TOKEN, Elements, Task, is_float, once, row_bytes
+from jax_cocktail.recursion.task import RECURSION, TOKEN, Elements, Task, batched, is_float, once, row_bytes
 from jax_cocktail.utask.failure import FINE
 
 Results = list[Any]
@@ -48,9 +48,7 @@ recursion_p.multiple_results = True
 
 
 def _abstract(*operands: Any, task: Task, elements: tuple[Elements, ...]) -> Results:
-    sizes = [[x.size for x in elements if x.results[k]] for k in range(len(task.results))]
-    pairs = zip(sizes, task.results, strict=True)
-    return [jax.core.ShapedArray((*size, *aval.shape), aval.dtype) for size, aval in pairs]
+    return batched(task.results, elements)
 
 
 def expanded(

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from itertools import accumulate, pairwise
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.extend.core as jex
@@ -148,11 +148,28 @@ class Task:
         return split(results, 1, len(self.accumulated), len(self.row_results))
 
 
-def once(find: Callable[Concatenate[Task, _Rest], _Fact]) -> Callable[Concatenate[Task, _Rest], _Fact]:
-    """Caches a function of a task, with the task: the answers hold what the recursion closes over."""
+class _Knowing(Protocol):
+    """A task or a loop, which holds what is known of it."""
+
+    @property
+    def known(self) -> dict[Any, Any]: ...
+
+
+_Whole = TypeVar("_Whole", bound=_Knowing)
+
+
+def batched(results: Sequence[Aval], elements: Sequence[Elements]) -> list[Any]:
+    """The types of these results of one batch element, under vmaps."""
+    sizes = [[x.size for x in elements if x.results[k]] for k in range(len(results))]
+    pairs = zip(sizes, results, strict=True)
+    return [jax.core.ShapedArray((*size, *aval.shape), aval.dtype) for size, aval in pairs]
+
+
+def once(find: Callable[Concatenate[_Whole, _Rest], _Fact]) -> Callable[Concatenate[_Whole, _Rest], _Fact]:
+    """Caches a function of a task or a loop, with it: the answers hold what it closes over."""
 
     @wraps(find)
-    def found(task: Task, /, *rest: _Rest.args, **named: _Rest.kwargs) -> _Fact:
+    def found(task: _Whole, /, *rest: _Rest.args, **named: _Rest.kwargs) -> _Fact:
         key = find, rest, tuple(sorted(named.items()))
         if key not in task.known:
             task.known[key] = find(task, *rest, **named)

@@ -157,9 +157,9 @@ class _Marks:
         """Numbers for axes, of which some are launch parameters. `places`: where something begins."""
         if not isinstance(value, tuple) or len(value) != len(shape):
             return value
-        return tuple(self._number(d, n, places) for d, n in zip(shape, value, strict=True))
+        return tuple(self._counted(d, n, places) for d, n in zip(shape, value, strict=True))
 
-    def _number(self, length: int, number: Attribute, place: bool) -> Attribute:
+    def _counted(self, length: int, number: Attribute, place: bool) -> Attribute:
         """A number along an axis. A place in its second half is so far from the end, whatever the length."""
         if not isinstance(number, int) or not isinstance(length, Size):
             return number

@@ -460,6 +460,11 @@ def free_values(region: Region) -> tuple[Value, ...]:
     return tuple(found)
 
 
+def used_in(region: Region) -> set[Value]:
+    """The results of a region, and every value that its statements read from around them."""
+    return set(region.results).union(*map(reads, region.body))
+
+
 def reads(statement: Statement) -> tuple[Value, ...]:
     """Every outside value that a statement reads, nested regions included."""
     found = dict.fromkeys(statement.inputs)

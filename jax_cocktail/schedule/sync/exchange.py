@@ -43,6 +43,7 @@ from jax_cocktail.utask.ir import (
     operators_in,
     readers,
     reads,
+    used_in,
     walk,
 )
 from jax_cocktail.utask.operators import HALVES
@@ -280,17 +281,13 @@ class _Walk:
             return frozenset()
         uses = _all(self.uses(carry, body))
         condition = self.loop.condition
-        if condition is not None and condition.parameters[number] in _used(condition):
+        if condition is not None and condition.parameters[number] in used_in(condition):
             uses |= {WHOLE}
         return uses
 
 
 def _all(uses: Uses) -> frozenset[str]:
     return frozenset().union(*uses.values())
-
-
-def _used(region: Region) -> set[Value]:
-    return {v for s in region.body for v in reads(s)} | set(region.results)
 
 
 # -- rewriting -----------------------------------------------------------------------------------------------

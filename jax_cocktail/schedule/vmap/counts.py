@@ -18,7 +18,7 @@ from jax_cocktail.schedule.vmap.cut import is_of_elements
 from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.copies import applied
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UProgram, definitions, is_a, reads
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UProgram, definitions, is_a, reads, used_in
 from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
@@ -32,7 +32,7 @@ def without_bounds(program: UProgram) -> UProgram:
 
     def region(region: Region) -> Region:
         made.update(definitions(region))
-        needed = {*region.results, *(v for s in region.body for v in reads(s))}
+        needed = used_in(region)
         return map_body(region, lambda s: statement(s, needed))
 
     def statement(statement: Statement, needed: set[Value]) -> Statement | Sequence[Statement]:

@@ -14,16 +14,25 @@ so nobody may read what it carries for all elements, such as a counter.
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
 from jax_cocktail.schedule.vmap.cut import is_of_elements
 from jax_cocktail.schedule.vmap.lockstep import spread
+from jax_cocktail.schedule.vmap.scopes import Scopes
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.copies import applied
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, definitions, is_a, reads
+from jax_cocktail.utask.ir import (
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    UProgram,
+    definitions,
+    is_a,
+    used_in,
+)
 from jax_cocktail.utask.operators import ELEMENTWISE
 from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues, with_reads
@@ -37,19 +46,17 @@ def without_flags(program: UProgram) -> UProgram:
     return map_regions(program, _Flags(FreshValues(program)).region)
 
 
-class _Flags:
+class _Flags(Scopes):
     def __init__(self, fresh: FreshValues) -> None:
+        super().__init__()
         self.fresh = fresh
-        self.made: ChainMap[Value, UOperator] = ChainMap()  # operators in scope, by result
-        self.read: frozenset[Value] = frozenset()  # values that the region at hand reads
+        self.read: set[Value] = set()  # values that the region at hand reads
 
     def region(self, region: Region) -> Region:
-        outer, read = self.made, self.read
-        self.made = self.made.new_child()
-        self.made.update((v, s) for s in region.body if isinstance(s, UOperator) for v in s.outputs)
-        self.read = frozenset(region.results).union(*map(reads, region.body))
-        region = map_body(region, self._statement)
-        self.made, self.read = outer, read
+        outer, self.read = self.read, used_in(region)
+        with self.entered(region):
+            region = map_body(region, self._statement)
+        self.read = outer
         return region
 
     def _statement(self, statement: Statement) -> Statement | Sequence[Statement]:

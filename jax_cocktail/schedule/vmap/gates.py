@@ -35,6 +35,7 @@ from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.vmap.counts import Test, with_count
 from jax_cocktail.schedule.vmap.cut import is_apart
 from jax_cocktail.schedule.vmap.lockstep import element_loop
+from jax_cocktail.schedule.vmap.scopes import Scopes
 from jax_cocktail.schedule.vmap.truths import truths
 from jax_cocktail.utask.builder import INDEX, Builder
 from jax_cocktail.utask.copies import applied, copied
@@ -69,17 +70,14 @@ class _Gates:
         return build.emit("reduce", (self.unsettled(flags, build),), "bool", axes=axes, op="or")
 
 
-class _Splitter:
+class _Splitter(Scopes):
     def __init__(self, fresh: FreshValues, together: bool) -> None:
+        super().__init__()
         self.fresh, self.together = fresh, together
-        self.made: ChainMap[Value, UOperator] = ChainMap()  # operators in scope, by result
 
     def region(self, region: Region) -> Region:
-        outer, self.made = self.made, self.made.new_child()
-        self.made.update((v, s) for s in region.body if isinstance(s, UOperator) for v in s.outputs)
-        region = map_body(region, self._statement)
-        self.made = outer
-        return region
+        with self.entered(region):
+            return map_body(region, self._statement)
 
     def _statement(self, statement: Statement) -> Statement | Sequence[Statement]:
         statement = map_regions(statement, self.region)

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from jax_cocktail.schedule.simplify.peephole import splat
 from jax_cocktail.schedule.vmap.lockstep import spread
+from jax_cocktail.schedule.vmap.scopes import Scopes
 from jax_cocktail.schedule.vmap.truths import truths
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, definitions, is_a
@@ -31,17 +32,14 @@ def with_selects(program: UProgram) -> UProgram:
     return map_regions(program, _Selects(FreshValues(program)).region)
 
 
-class _Selects:
+class _Selects(Scopes):
     def __init__(self, fresh: FreshValues) -> None:
+        super().__init__()
         self.fresh = fresh
-        self.made: ChainMap[Value, UOperator] = ChainMap()  # operators in scope, by result
 
     def region(self, region: Region) -> Region:
-        outer, self.made = self.made, self.made.new_child()
-        self.made.update((v, s) for s in region.body if isinstance(s, UOperator) for v in s.outputs)
-        region = map_body(region, self._statement)
-        self.made = outer
-        return region
+        with self.entered(region):
+            return map_body(region, self._statement)
 
     def _statement(self, statement: Statement) -> Statement:
         statement = map_regions(statement, self.region)

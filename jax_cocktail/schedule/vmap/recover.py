@@ -12,7 +12,6 @@ elements; an expensive side is then computed only for the elements that take it 
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -25,8 +24,9 @@ from jax_cocktail.schedule.vmap.emit import Emitter, one_by_one
 from jax_cocktail.schedule.vmap.forms import single_loops
 from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop
 from jax_cocktail.schedule.vmap.narrow import Narrowing
+from jax_cocktail.schedule.vmap.scopes import Scopes
 from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots, spreads_of
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UProgram
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.rewrite import map_body, map_regions, with_body
 from jax_cocktail.utask.substitute import FreshValues
@@ -56,12 +56,12 @@ def narrowed(program: UProgram) -> UProgram:
     return simplify(map_regions(program, recovery.narrowed))
 
 
-class _Recovery:
+class _Recovery(Scopes):
     def __init__(self, fresh: FreshValues, units: int, remark: Listener, limits: BatchTuning) -> None:
+        super().__init__()
         self.fresh = fresh
         self.units, self.remark, self.limits = units, remark, limits
         self.chooser = Chooser(self.fresh, units, limits, self._say, self._one_by_one)
-        self.made: ChainMap[Value, UOperator] = ChainMap()  # operators in scope, by result
         self.depth = 0  # of enclosing loops
 
     def narrowed(self, region: Region) -> Region:
@@ -74,14 +74,11 @@ class _Recovery:
 
     def region(self, region: Region, inside: bool = False) -> Region:
         """`inside`: of a loop over batch elements: everything in it runs on one unit."""
-        outer, self.made = self.made, self.made.new_child()
-        self.made.update((v, s) for s in region.body if isinstance(s, UOperator) for v in s.outputs)
-        chosen = with_body(
-            region, self.chooser.run(region.body, region.results, self.made, inside, self.depth)
-        )
-        region = map_body(chosen, lambda s: self._statement(s, inside))
-        self.made = outer
-        return region
+        with self.entered(region):
+            chosen = with_body(
+                region, self.chooser.run(region.body, region.results, self.made, inside, self.depth)
+            )
+            return map_body(chosen, lambda s: self._statement(s, inside))
 
     def _statement(self, statement: Statement, inside: bool) -> Statement | Sequence[Statement]:
         if isinstance(statement, LoopUTask):

@@ -13,7 +13,6 @@ loops.
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -32,19 +31,19 @@ from jax_cocktail.schedule.vmap.lockstep import element_loop
 from jax_cocktail.schedule.vmap.recover import branches_inside, narrowed
 from jax_cocktail.schedule.vmap.register_forms import FORMS
 from jax_cocktail.schedule.vmap.registers import Apart
+from jax_cocktail.schedule.vmap.scopes import Scopes
 from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots, spreads_of
 from jax_cocktail.schedule.vmap.thread_branches import ThreadBranches
 from jax_cocktail.utask.ir import (
     LoopUTask,
     Region,
     Statement,
-    UOperator,
     UProgram,
     by_threads,
     definitions,
     is_a,
     operators_in,
-    reads,
+    used_in,
     walk,
 )
 from jax_cocktail.utask.operators import PRODUCTS
@@ -85,7 +84,7 @@ def _with_branches(
     return (found, (*about_branches, *notes)) if branches.taken else (program, about_branches)
 
 
-class _Threads:
+class _Threads(Scopes):
     """`branches`: what takes branches outside of loops that run element by element; None: they stay."""
 
     def __init__(
@@ -97,19 +96,16 @@ class _Threads:
         warps: bool,
         branches: ThreadBranches | None = None,
     ) -> None:
+        super().__init__()
         self.fresh, self.constants, self.remark, self.limits = fresh, constants, remark, limits
         self.warps, self.branches = warps, branches
-        self.made: ChainMap[Value, UOperator] = ChainMap()  # operators in scope, by result
 
     def region(self, region: Region) -> Region:
-        outer, self.made = self.made, self.made.new_child()
-        self.made.update((v, s) for s in region.body if isinstance(s, UOperator) for v in s.outputs)
-        if self.branches is not None:
-            region = self.branches.region(region, self.made)
-        needed = {*region.results, *(v for s in region.body for v in reads(s))}
-        region = map_body(region, lambda s: self._statement(s, region, needed))
-        self.made = outer
-        return region
+        with self.entered(region):
+            if self.branches is not None:
+                region = self.branches.region(region, self.made)
+            needed = used_in(region)
+            return map_body(region, lambda s: self._statement(s, region, needed))
 
     def _loop(self, loop: LoopUTask) -> LoopUTask:
         """A loop that stays as it is, but for those inside of it."""
