@@ -232,6 +232,12 @@ CK_INLINE void ck_dot_sized(CkShape shape, i64 batch, const A* a, i64 a_b, const
   }
 }
 
+// The same for a shape of which the compiler knows nothing.
+template <class A, class B, class O>
+CK_INLINE void ck_dot_any(CkShape s, i64 batch, const A* a, i64 a_b, const B* b, i64 b_b, O* o, i64 o_b) {
+  ck_dot(batch, s.m, s.n, s.k, a, a_b, s.a_m, s.a_k, b, b_b, s.b_k, s.b_n, o, o_b, s.o_m, s.o_n);
+}
+
 // Sums are not stored but given to visit(i, r, c, rows, columns, sums, stride) a block at a time, each once:
 // the sum of row r + x and column c + y of product i is sums[x * stride + y]. SHAPE: as above, without o's
 // strides. O: the type that determines the accumulation type.

@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
@@ -46,10 +46,12 @@ from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
 from jax_cocktail.device.tuning import BLOCK, ELEMENTS
-from jax_cocktail.errors import BuildError, PlacementError
+from jax_cocktail.errors import BuildError, CocktailError, PlacementError
+from jax_cocktail.memory import MEMORY
 from jax_cocktail.placement.limits import in_cluster, limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.placement.place import place
+from jax_cocktail.schedule.general import generalise, suits_all
 from jax_cocktail.schedule.launch_parameters import known_lengths, launch_parameters
 from jax_cocktail.schedule.loops.concat_gates import concat_gates
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
@@ -80,7 +82,7 @@ from jax_cocktail.utask.ir import UProgram, operators_in
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 from jax_cocktail.utask.printer import identity
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
-from jax_cocktail.utask.sizes import Parameter
+from jax_cocktail.utask.sizes import Parameter, at, value_of
 
 Pass = Callable[[UProgram], UProgram]
 _REACHES: Mapping[str, Form] = {  # the form of a program after a pass
@@ -158,7 +160,9 @@ class Emitted:
 
     `machine`: what it is for; `fingerprint`: of the translated program and the candidate; `fired`: the passes
     that changed something; `remarks`: what the passes have to say; `seconds`: time that this took; `stamps`:
-    those of a traced program; `parameters`: those of the launch.
+    those of a traced program; `parameters`: those of the launch; `given`: the numbers of the call for the
+    general ones, for which others stand in the program and the plan; `varying`: the positions of those of the
+    program (`schedule.general`).
     """
 
     program: UProgram
@@ -172,11 +176,17 @@ class Emitted:
     seconds: float = 0.0
     stamps: StampTable | None = None
     parameters: tuple[Parameter, ...] = ()
+    given: Mapping[Parameter, int] = field(default_factory=dict)
+    varying: frozenset[int] = frozenset()
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """The values of the launch parameters."""
-        return tuple(each.value for each in self.parameters)
+        return tuple(value_of(each, self.given) for each in self.parameters)
+
+    def in_call(self, number: int) -> int:
+        """A number of the plan as it is in the call."""
+        return at(number, self.given)
 
     @property
     def target(self) -> Target:
@@ -212,12 +222,15 @@ class Artifact:
         failures = lines_of(operators_in(self.emitted.program.entry))
         place = self.binary, self.digest, self.path
         sizes = self.aliases, self.workspace_bytes, failures
-        given = self.emitted.plan.own_bytes, self.emitted.sizes
+        varying = tuple(sorted(self.emitted.varying))
+        given = self.emitted.in_call(self.emitted.plan.own_bytes), self.emitted.sizes, varying
         return Executable(*place, *sizes, self.launch, self.emitted.stamps, *given)
 
     @property
     def workspace_bytes(self) -> int:
-        return self.emitted.plan.workspace_bytes if self.launch is None else self.launch.workspace_bytes
+        if self.launch is not None:
+            return self.launch.workspace_bytes
+        return self.emitted.in_call(self.emitted.plan.workspace_bytes)
 
     @property
     def aliases(self) -> tuple[tuple[int, int], ...]:
@@ -270,20 +283,60 @@ def emit(
     observers: Sequence[Observer] = (),
     candidate: Candidate = SINGLE,
     trace: int = 0,
+    varying: frozenset[int] = frozenset(),
 ) -> Emitted:
     """From a translated program to source text. Needs no compiler and no device.
 
-    A division over units whose parts cannot be written in place is given up, with a remark. `trace`: the
-    level of the stamps of a traced program (see `codegen.stamps`); 0: it is not traced.
+    A division over units whose parts cannot be written in place is given up, with a remark.
+
+    Args:
+      program: what to compile.
+      machine: what it is for.
+      observers: are told of every pass.
+      candidate: the way to compile it.
+      trace: the level of the stamps of a traced program (see `codegen.stamps`); 0: it is not traced.
+      varying: the numbers (`schedule.general`) that other calls have otherwise: the text is to serve them.
     """
     machine = with_threads(machine, candidate.threads)
     with uncollected():
+        if varying and not trace and not machine.is_gpu:
+            found = _emit_general(program, machine, observers, candidate, varying)
+            if found is not None:
+                return found
         try:
             return _emit(program, machine, observers, candidate, trace)
         except PlacementError as error:
             emitted = _emit(program, machine, observers, replace(candidate, units=1), trace)
             note = Remark("place", False, str(error))
             return replace(emitted, candidate=candidate, remarks=(*emitted.remarks, note))
+
+
+def _emit_general(
+    program: UProgram,
+    machine: Machine,
+    observers: Sequence[Observer],
+    candidate: Candidate,
+    varying: frozenset[int],
+) -> Emitted | None:
+    """A program with a text for any of the numbers that vary; None if there is none. Two numbers stand for
+    them in turn: what makes a difference for the text, or may vanish in a call, is not general."""
+    attempts = [generalise(program, varying, n) for n in range(2)]
+    first, second = attempts
+    if first is None or second is None:
+        return None
+    key = identity(first.program, candidate), machine
+    if key not in MEMORY.general:
+        try:
+            found = [_emit(each.program, machine, observers, candidate, 0) for each in (first, second)]
+        except CocktailError:
+            found = []
+        suits = found and found[0].source == found[1].source and suits_all(found[0].program)
+        MEMORY.general.keep(key, found[0] if suits else None)
+    known: Emitted | None = MEMORY.general.get(key)
+    if known is None:
+        return None
+    named = identity(program, candidate)
+    return replace(known, given=first.given, varying=varying, fingerprint=named)
 
 
 def schedule(

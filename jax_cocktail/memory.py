@@ -91,6 +91,8 @@ class ProcessMemory:
       planned_for: numbers of units that another machine has planned for (`lowering.choice.decisions`).
       used: the latest records that were read or written, by cache folder and place (`portable`).
       carried: see `Carried`.
+      families: programs that are alike but for their numbers (`lowering.choice.families`).
+      general: programs that serve any of some sizes, by those that stand for them (`compiler`).
       unfinished: by key, the calls that the background plans and builds (`lowering.choice.unfinished`).
     """
 
@@ -100,6 +102,8 @@ class ProcessMemory:
         self.decisions: Recent[Place, Any] = Recent()
         self.lowered: Recent[str, Any] = Recent()
         self.plans: defaultdict[str, Recent[Place, Any]] = defaultdict(lambda: Recent(MOST_PLANS))
+        self.families: Recent[Place, Any] = Recent()
+        self.general: Recent[Any, Any] = Recent(MOST_PREPARED)
         self.failures: dict[tuple[str, str], tuple[float, str, str, str]] = {}
         self.stuck: dict[str, float] = {}
         self.cards: dict[tuple[str, ...], Any] = {}
@@ -114,8 +118,8 @@ class ProcessMemory:
 
     def forget(self) -> None:
         """Drops what is known of programs. What runs keeps running."""
-        own = self.wrapped, self.prepared, self.decisions, self.lowered, self.failures, self.stuck, self.cards
-        for table in (*own, *self.plans.values()):
+        calls = self.wrapped, self.prepared, self.decisions, self.lowered, self.failures, self.stuck
+        for table in (*calls, self.families, self.general, self.cards, *self.plans.values()):
             table.clear()
 
     def renew(self) -> None:

@@ -29,7 +29,7 @@ from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.ir import Region, Statement, UOperator
 from jax_cocktail.utask.layout import Layout, row_major
 from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan, Part, Slot
-from jax_cocktail.utask.sizes import Size, parameter
+from jax_cocktail.utask.sizes import Size, place_in, size_in
 from jax_cocktail.utask.types import Value
 
 ALONE = "unit->index == 0"
@@ -147,7 +147,9 @@ class Context:
 
     def literal(self, data: bytes, dtype: str) -> Expression:
         """The text of a constant element. It may follow from a launch parameter: the last of its trips."""
-        known = None
+        known = size_in(data)
+        if known is not None:
+            return code("{}({})", COMPUTE[dtype], known)
         if self.sizes and dtype in ("int32", "int64"):
             known = self.sizes.get(int.from_bytes(data, "little", signed=True))
         elif self.counts and dtype in ("float32", "float64"):
@@ -211,20 +213,20 @@ class Context:
 
     def offset(self, slot: Slot) -> int:
         """A buffer's offset in its space: a launch parameter if arrays of many lengths lie side by side."""
-        return parameter(slot.index, slot.space) if slot.space in self.sized_spaces else slot.index
+        return place_in(slot.index, slot.space) if slot.space in self.sized_spaces else slot.index
 
-    def _memory(self, space: str, place: int) -> Expression:
-        """An address. `place`: in the space, in bytes."""
-        offset = self.offset(Slot(space, place))
+    def _memory(self, space: str, begin: int) -> Expression:
+        """An address. `begin`: in the space, in bytes."""
+        offset = self.offset(Slot(space, begin))
         if space == "own":
             return code("unit->own + {}", offset)
         part = self.plan.parts.get(Slot(space, offset))
         if part is not None:
             return self.slices(part, code("workspace + {}", offset), part.first)
         if space == "private":
-            base, step = self.plan.workspace_bytes + place, self.plan.private_bytes
+            base, step = self.plan.workspace_bytes + begin, self.plan.private_bytes
             if space in self.sized_spaces:
-                base, step = parameter(base, space), parameter(step, space)
+                base, step = place_in(base, space), place_in(step, space)
             return code("workspace + {} + i64(unit->index) * {}", base, step)
         return code("workspace + {}", offset)
 

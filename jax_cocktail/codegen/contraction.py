@@ -18,7 +18,7 @@ from jax_cocktail.cost.dot_plan import DotPlan, dot_form, dot_plan, is_rounded
 from jax_cocktail.device.tuning import BLOCK, PROGRAM
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.layout import row_major
-from jax_cocktail.utask.sizes import Size
+from jax_cocktail.utask.sizes import Size, is_general, least_of
 from jax_cocktail.utask.tensor_order import PACKED
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
@@ -140,6 +140,10 @@ def _called(
     """The call of the template. `arrays`: pointers to operands and result, each with its step in a batch;
     `aligned`: the argument of the template that says so, or none."""
     batch, numbers = product.batch.size, (*product.read, *product.written)
+    general = [n for n in numbers if is_general(n)]
+    if not context.target.has_threads and any(least_of(n) < PROGRAM.some_rows for n in general):
+        types, shape = joined(", ", [STORAGE[x.dtype] for x in views]), joined(", ", [*map(spelled, numbers)])
+        return code("ck_dot_any<{}>({{{}}}, {}, {});", types, shape, batch, joined(", ", arrays))
     if not context.target.has_threads and any(map(_is_run_time, numbers)):
         known, shape = _known(views, product, _class_of), joined(", ", [*map(spelled, numbers)])
         return code("ck_dot_sized<{}>({{{}}}, {}, {});", known, shape, batch, joined(", ", arrays))
@@ -222,13 +226,13 @@ def _known(arrays: Sequence[ArrayView], product: Contraction, spell: Callable[[i
 def _class_of(number: int) -> str:
     """A size or stride as an argument of a template that takes launch parameters."""
     if _is_run_time(number):
-        return "kCkMany" if number >= PROGRAM.many_rows else "kCkSome"
+        return "kCkMany" if least_of(number) >= PROGRAM.many_rows else "kCkSome"
     return _number(number)
 
 
 def _is_run_time(number: int) -> bool:
     """True for a launch parameter so large that the choice of a kernel does not depend on it."""
-    return isinstance(number, Size) and number >= PROGRAM.some_rows
+    return isinstance(number, Size) and least_of(number) >= PROGRAM.some_rows
 
 
 def _are_aligned(context: Context, *values: Value) -> bool:

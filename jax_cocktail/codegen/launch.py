@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import TypeGuard
 
 from jax_cocktail.codegen.kernel import Declaration, Line, Name, Node, SizeName, names_in, printed
 from jax_cocktail.codegen.outline import Outer
@@ -12,7 +13,7 @@ from jax_cocktail.codegen.writer import code
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.ir import LoopUTask, UProgram, walk
 from jax_cocktail.utask.plan import MemoryPlan
-from jax_cocktail.utask.sizes import Parameter, Size
+from jax_cocktail.utask.sizes import Parameter, Quotient, Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ def lengths(program: UProgram, plan: MemoryPlan) -> dict[int, Size]:
     sizes = [n for n in trips if isinstance(n, Size)]
     sizes += [n for n in axes if isinstance(n, Size)]
     last = (n - 1 for n in sizes)
-    return {int(n): n for n in (*last, *sizes) if isinstance(n, Size)}
+    return {int(n): n for n in (*last, *sizes) if _is_known_by_value(n)}
 
 
 def counts(plan: MemoryPlan) -> dict[float, Size]:
@@ -39,7 +40,15 @@ def counts(plan: MemoryPlan) -> dict[float, Size]:
     divide by them."""
     shapes = [value.type.shape for value in plan.layouts]
     sizes = [n for shape in shapes for n in (prod(shape), *shape)]
-    return {float(n): n for n in sizes if isinstance(n, Size)}
+    return {float(n): n for n in sizes if _is_known_by_value(n)}
+
+
+def _is_known_by_value(number: int) -> TypeGuard[Size]:
+    """True for a size that a constant of its value means. What a general parameter is divided by may be any
+    number."""
+    if not isinstance(number, Size) or not number.is_general:
+        return isinstance(number, Size)
+    return not any(isinstance(atom, Quotient) for product, _ in number.terms for atom in product)
 
 
 def sized_spaces(plan: MemoryPlan, spaces: frozenset[str]) -> frozenset[str]:
@@ -62,5 +71,6 @@ def declared(found: list[SizeName], type_of: Callable[[SizeName], str], assume: 
         type_, read = type_of(name), f"unit->sizes[{number}]"
         nodes.append(Declaration(type_, name, read if type_ == "i64" else f"{type_}({read})"))
         if assume and not name.parameter.role:
-            nodes.append(code(assume, code("{} >= {}", name, PROGRAM.parameter_trips)))
+            least = name.parameter.least or PROGRAM.parameter_trips
+            nodes.append(code(assume, code("{} >= {}", name, least)))
     return printed(nodes)

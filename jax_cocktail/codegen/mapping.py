@@ -21,6 +21,7 @@ from jax_cocktail.codegen.text import MOST_ELEMENTS, STORAGE, literal
 from jax_cocktail.codegen.writer import Axes, Finish, axes_of, code, indices_of, iterated, joined, unchanged
 from jax_cocktail.device.tuning import BLOCK, PROGRAM
 from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.utask.sizes import is_general
 
 _AT, _TRIP = Name("at"), Name("j")  # the position of a batch, and the number of a trip in it
 _ZERO = literal(bytes(4), "float32")
@@ -36,8 +37,9 @@ def lane_nest(context: Context, axes: Axes) -> Iterator[None]:
             _unravel(context, axes)
             yield
         return
-    if axes and axes[-1][1] < PROGRAM.parameter_lanes:  # vector lanes want to know a short loop
-        axes = [*axes[:-1], (axes[-1][0], int(axes[-1][1]))]
+    last = axes[-1][1] if axes else 0
+    if axes and last < PROGRAM.parameter_lanes and not is_general(last):  # lanes want to know a short loop
+        axes = [*axes[:-1], (axes[-1][0], int(last))]
     with writer.loops(axes, target.lanes if axes and axes[-1][1] > 1 else "", hoisted):
         yield
 

@@ -35,7 +35,7 @@ from jax_cocktail.utask.ir import (
     defined_in,
     walk,
 )
-from jax_cocktail.utask.sizes import Quotient, Size, parameter
+from jax_cocktail.utask.sizes import Parameter, Quotient, Size, at, is_general, parameter
 from jax_cocktail.utask.substitute import replaced
 from jax_cocktail.utask.types import Shape, Value
 
@@ -48,10 +48,11 @@ def launch_parameters(program: UProgram) -> UProgram:
     least = PROGRAM.parameter_trips
     trips = [s.trip_count for s in walk(program.entry) if isinstance(s, LoopUTask)]
     axes = axes_of_loops(program, least) if trips else {}
-    lengths = {n for n in (*trips, *axes.values()) if n is not None and n >= least}
+    axes = {axis: n for axis, n in axes.items() if not is_general(n)}
+    lengths = {n for n in (*trips, *axes.values()) if n is not None and n >= least and not is_general(n)}
     if not lengths:
         return program
-    marks = _Marks({n: parameter(n) for n in lengths}, axes)
+    marks = Marks({n: parameter(n) for n in lengths}, axes)
     return replace(program, entry=marks.entry(program.entry))
 
 
@@ -66,16 +67,18 @@ def known_lengths(program: UProgram, most_loops: int) -> UProgram:
         return program
     if not any(isinstance(n, Size) for n in (*long, *lengths)):
         return program
-    return replace(program, entry=_Marks({}, {}).entry(program.entry))
+    return replace(program, entry=Marks({}, {}).entry(program.entry))
 
 
 @dataclass(frozen=True, slots=True)
-class _Marks:
-    """The values of a program with sizes for ints, and ints for other sizes. `sizes`: the launch parameters
-    by value; `axes`: those along which loops go."""
+class Marks:
+    """The values of a program with sizes for ints, and ints for other sizes, but for general ones. `sizes`:
+    the launch parameters by value; `axes`: those along which loops go; `given`: the values of general ones
+    that the program has so far."""
 
     sizes: Mapping[int, Size]
     axes: Mapping[tuple[Value, int], int]
+    given: Mapping[Parameter, int] = field(default_factory=dict)
     values: dict[Value, Value] = field(default_factory=dict)
 
     def entry(self, region: Region) -> Region:
@@ -124,15 +127,20 @@ class _Marks:
             outputs=self._of(loop.outputs),
             condition=condition,
             body=self._region(loop.body),
-            trip_count=None if trips is None else self.sizes.get(trips, int(trips)),
+            trip_count=None if trips is None else self._trips(trips),
         )
+
+    def _trips(self, trips: int) -> int:
+        if is_general(trips):
+            return trips
+        return int(trips) if self.given else self.sizes.get(trips, int(trips))
 
     def _operator(self, operator: UOperator) -> UOperator:
         inputs = self._of(operator.inputs)
         given = [value.type.shape for value in inputs]
         for value in operator.outputs:
             shape = self._shape(value, given)
-            self._define(value, _reshaped(given[0], shape) if operator.kind == "reshape" else shape)
+            self._define(value, self._reshaped(given[0], shape) if operator.kind == "reshape" else shape)
         numbers = ((name, _number(value)) for name, value in operator.attributes)
         outputs = self._of(operator.outputs)
         shapes = dict.fromkeys(_OF_OPERAND, given[0]) if given else {}
@@ -143,10 +151,11 @@ class _Marks:
     def _shape(self, value: Value, given: Sequence[Shape]) -> Shape:
         """The shape of a value: launch parameters, what is a little longer or shorter, and other sizes that
         operands have."""
-        known = {int(n): n for each in given for n in each if isinstance(n, Size) and n not in self.sizes}
-        shape = value.type.shape
+        sizes = [n for each in given for n in each if isinstance(n, Size)]
+        known = {m: n for n in sizes if (m := at(n, self.given)) not in self.sizes}
         return tuple(
-            self._length(n) if (value, d) in self.axes else known.get(n, int(n)) for d, n in enumerate(shape)
+            self._length(n) if (value, d) in self.axes else n if is_general(n) else known.get(n, int(n))
+            for d, n in enumerate(value.type.shape)
         )
 
     def _length(self, number: int) -> int:
@@ -163,27 +172,30 @@ class _Marks:
         """A number along an axis. A place in its second half is so far from the end, whatever the length."""
         if not isinstance(number, int) or not isinstance(length, Size):
             return number
+        if is_general(number):
+            return number
         if number in self.sizes:
             return self.sizes[number]
-        return length + (number - int(length)) if place and 2 * number > length else number
+        now = at(length, self.given)
+        return length + (number - now) if place and 2 * number > now else number
+
+    def _reshaped(self, source: Shape, target: Shape) -> Shape:
+        """The target of a reshape: of the axes that some axes become, one may follow from the others."""
+        found, rest, block, first = list(target), list(source), 1, 0
+        numbers = [at(n, self.given) for n in target]
+        for d in range(len(target) if 0 not in source else 0):
+            while rest and at(block, self.given) < prod(numbers[first : d + 1]):
+                block *= rest.pop(0)
+            if at(block, self.given) == prod(numbers[first : d + 1]):
+                _complete(found, range(first, d + 1), block)
+                block, first = 1, d + 1
+        return tuple(found)
 
 
 def _number(value: Attribute) -> Attribute:
     if isinstance(value, tuple):
         return tuple(map(_number, value))
-    return int(value) if isinstance(value, Size) else value
-
-
-def _reshaped(source: Shape, target: Shape) -> Shape:
-    """The target of a reshape: of the axes that some axes become, one may follow from the others."""
-    found, rest, block, first = list(target), list(source), 1, 0
-    for d in range(len(target) if 0 not in source else 0):
-        while rest and block < prod(target[first : d + 1]):
-            block *= rest.pop(0)
-        if block == prod(target[first : d + 1]):
-            _complete(found, range(first, d + 1), block)
-            block, first = 1, d + 1
-    return tuple(found)
+    return int(value) if isinstance(value, Size) and not value.is_general else value
 
 
 def _complete(shape: list[int], axes: range, total: int) -> None:

@@ -22,6 +22,7 @@ from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import Statement, UOperator, UProgram, is_a
 from jax_cocktail.utask.layout import divisors
 from jax_cocktail.utask.rewrite import rewrite
+from jax_cocktail.utask.sizes import is_general
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import FLOATS, TensorType, Value
 
@@ -111,6 +112,8 @@ def axis_split(x: TensorType, reduced: Axes, tuning: PartialTuning) -> AxisSplit
 
 def _parts(extent: int, wanted: int, tuning: PartialTuning) -> int:
     """The number of parts of an axis: equal ones, if there is such a number near the wanted one."""
+    if is_general(extent):  # no number divides all lengths
+        return wanted
     most = min(tuning.spread * wanted, extent // 2)
     even = [n for n in divisors(extent) if wanted <= n <= most]
     return min(even, key=lambda n: (-gcd(n, tuning.even), n), default=wanted)
@@ -127,7 +130,10 @@ def _wanted(x: TensorType, reduced: Axes, tuning: PartialTuning) -> int:
         rows = prod(x.shape[: min(d for d in reduced if x.shape[d] != 1)])
         least, most = tuning.column_elements, tuning.column_most
     wanted = min(tuning.parts, length // least) if rows < tuning.parts else 1
-    return max(wanted, -(-length // most))
+    wanted = max(wanted, -(-length // most))
+    if is_general(wanted):  # what suits one length suits others about as long
+        return 1 << (int(wanted).bit_length() - 1)
+    return wanted
 
 
 def reduction(b: Builder, x: Value, axes: Axes, op: str) -> Value:

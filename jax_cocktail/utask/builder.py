@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from jax_cocktail.utask.ir import Attribute, Region, Statement, UOperator
-from jax_cocktail.utask.sizes import integer
+from jax_cocktail.utask.sizes import integer, sized
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import NOWHERE, Source, TensorType, Value
 
@@ -118,7 +118,7 @@ class Builder:
     # -- operators that change no number -----------------------------------------------------------------
     def constant(self, array: object, dtype: str = "int64") -> Value:
         """A constant of any shape; `array` is anything that NumPy accepts, already of the right kind."""
-        data = to_bytes(np.asarray(array), dtype)
+        data = sized(to_bytes(np.asarray(array), dtype), array)
         return self.emit("constant", (), dtype, np.asarray(array).shape, data=data)
 
     def full(self, number: object, dtype: str, shape: Sequence[int]) -> Value:

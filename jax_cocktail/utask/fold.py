@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.sizes import is_general, size_in, sized
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, SIGNED
+
+_LINEAR = frozenset({"add", "sub", "mul", "neg", "convert"})  # of sizes they make sizes
 
 
 def fold(operator: UOperator, operands: Sequence[bytes]) -> bytes | None:
@@ -15,9 +18,18 @@ def fold(operator: UOperator, operands: Sequence[bytes]) -> bytes | None:
     if compute is None or any(value.type.shape or value.type.dtype in FLOATS for value in values):
         return None
     pairs = zip(operands, operator.inputs, strict=True)
-    numbers = [int.from_bytes(data, "little", signed=x.type.dtype in SIGNED) for data, x in pairs]
-    number = compute(operator, *numbers) & ((1 << _width(operator)) - 1)
-    return number.to_bytes(ITEM_SIZE[operator.output.type.dtype], "little")
+    numbers = [number_of(data, x.type.dtype) for data, x in pairs]
+    if any(map(is_general, numbers)) and operator.kind not in _LINEAR:
+        return None
+    made = compute(operator, *numbers)
+    number = made & ((1 << _width(operator)) - 1)
+    return sized(number.to_bytes(ITEM_SIZE[operator.output.type.dtype], "little"), made)
+
+
+def number_of(data: bytes, dtype: str) -> int:
+    """The integer in the bytes of a constant."""
+    size = size_in(data)
+    return int.from_bytes(data, "little", signed=dtype in SIGNED) if size is None else size
 
 
 def _width(operator: UOperator) -> int:

@@ -14,6 +14,7 @@ from functools import wraps
 from typing import Any, TypeGuard, TypeVar, cast
 
 from jax_cocktail.utask.operators import KINDS, OperatorKind
+from jax_cocktail.utask.sizes import size_in
 from jax_cocktail.utask.types import INTEGERS, NOWHERE, SIGNED, Source, Value
 
 LEVELS = ("unit", "thread")  # of parallel loops
@@ -434,7 +435,8 @@ def integer_of(operator: UOperator) -> int | None:
     type_ = operator.output.type
     if not type_.is_scalar or type_.dtype not in INTEGERS:
         return None
-    return int.from_bytes(operator.data, "little", signed=type_.dtype in SIGNED)
+    size = size_in(operator.data)
+    return int.from_bytes(operator.data, "little", signed=type_.dtype in SIGNED) if size is None else size
 
 
 @once

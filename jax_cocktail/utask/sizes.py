@@ -7,25 +7,32 @@ needs no compiler.
 
 A launch parameter is identified by its value, and the value of a size follows from its terms. So the terms
 are right wherever the size gets to. Arithmetic that cannot keep them gives a plain int.
+
+A *general* parameter has a value that stands for many: the program is planned for it, and a call gives
+another number, from `least` on (`schedule.general`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
+from fractions import Fraction
+from math import gcd, inf, prod
 
-MOST_TERMS = 4  # of a form; a longer one is forgotten
+MOST_TERMS = 8  # of a form; a longer one is forgotten
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A launch parameter. `role`: "" for a length, or the memory in which it is the place of an array; two of
-    equal value but different roles are not one."""
+    equal value but different roles are not one. `least`: the smallest number that a call may give in place of
+    the value, 0 if it gives the value itself; `follows`: for a place, how it follows from general ones."""
 
     value: int
     role: str = ""
+    least: int = 0
+    follows: tuple[Term, ...] = ()
 
     def __int__(self) -> int:
         return self.value
@@ -61,6 +68,24 @@ class Size(int):
         atoms = [atom for product, _ in self.terms for atom in product]
         inner = (atom.dividend.parameters for atom in atoms if isinstance(atom, Quotient))
         return frozenset(atom for atom in atoms if isinstance(atom, Parameter)).union(*inner)
+
+    @property
+    def is_general(self) -> bool:
+        """True if it follows from a general parameter."""
+        return any(each.least for each in self.parameters)
+
+    @property
+    def least(self) -> float:
+        """A lower bound of its value in all calls; minus infinity if none is known."""
+        slopes, constant = _below(self, 1)
+        least = constant + sum(_below_at(each, slope) for each, slope in slopes.items())
+        if all(n > 0 for product, n in self.terms if product):
+            least = max(least, sum(n * prod(map(_least, product)) for product, n in self.terms))
+        return least
+
+    def at(self, given: Mapping[Parameter, int]) -> int:
+        """Its value in a call that gives other numbers for some parameters."""
+        return sum(n * prod(_at(atom, given) for atom in product) for product, n in self.terms)
 
     def __getnewargs__(self) -> tuple[tuple[Term, ...]]:  # type: ignore[override]
         return (self.terms,)
@@ -129,9 +154,96 @@ def _size(terms: tuple[Term, ...], value: int) -> Size:
     return size
 
 
+def _least(atom: Atom) -> float:
+    if isinstance(atom, Parameter):
+        return atom.least or atom.value
+    return atom.dividend.least // atom.divisor
+
+
+def _below(size: Size, scale: Fraction | int) -> tuple[dict[Parameter, Fraction | int], float]:
+    """A linear function that `scale` times the size is nowhere below: its slopes, and its value at zero."""
+    slopes, constant = dict[Parameter, Fraction | int](), 0.0
+    for product, n in size.terms:
+        factor = n * scale
+        if len(product) > 1:  # the product of the least of its factors
+            bounds = [Size((((atom,), 1),)).least for atom in product]
+            constant += float(factor) * prod(bounds) if factor > 0 else -inf
+        elif not product:
+            constant += float(factor)
+        elif isinstance(product[0], Parameter):
+            slopes[product[0]] = slopes.get(product[0], 0) + factor
+        else:
+            dividend, divisor = product[0].dividend, product[0].divisor
+            inner, least = _below(dividend, Fraction(factor) / divisor)
+            for each, slope in inner.items():
+                slopes[each] = slopes.get(each, 0) + slope
+            constant += least - (float(factor) * (divisor - 1) / divisor if factor > 0 else 0)
+    return slopes, constant
+
+
+def _below_at(parameter: Parameter, slope: Fraction | int) -> float:
+    """The smallest product of a slope and a parameter."""
+    if slope < 0 and parameter.least:
+        return -inf
+    return float(slope * (parameter.least or parameter.value))
+
+
+def _at(atom: Atom, given: Mapping[Parameter, int]) -> int:
+    if isinstance(atom, Quotient):
+        return atom.dividend.at(given) // atom.divisor
+    if atom.follows:
+        return Size(atom.follows).at(given)
+    return given.get(atom, atom.value)
+
+
+def value_of(parameter: Parameter, given: Mapping[Parameter, int]) -> int:
+    """The number that a call gives for a parameter. `given`: those for general ones."""
+    return _at(parameter, given)
+
+
+def at(number: int, given: Mapping[Parameter, int]) -> int:
+    """An int, or the value of a size in a call."""
+    return number.at(given) if isinstance(number, Size) else number
+
+
 def parameter(value: int, role: str = "") -> Size:
     """The size that is a launch parameter."""
     return Size((((Parameter(int(value), role),), 1),))
+
+
+def place_in(offset: int, space: str) -> Size:
+    """The launch parameter that is the place of an array in a memory."""
+    follows = offset.terms if isinstance(offset, Size) and offset.is_general else ()
+    return Size((((Parameter(int(offset), space, 0, follows),), 1),))
+
+
+class SizeData(bytes):
+    """The bytes of a constant that follows from a general parameter."""
+
+    size: Size
+
+    def __new__(cls, data: bytes, size: Size) -> SizeData:
+        made = super().__new__(cls, data)
+        made.size = size
+        return made
+
+    def __getnewargs__(self) -> tuple[bytes, Size]:  # type: ignore[override]
+        return bytes(self), self.size
+
+
+def sized(data: bytes, number: object) -> bytes:
+    """The bytes of a number, which remember how it follows from general parameters."""
+    return SizeData(data, number) if isinstance(number, Size) and number.is_general else data
+
+
+def size_in(data: bytes) -> Size | None:
+    """The size that a constant is, if it follows from general parameters."""
+    return data.size if isinstance(data, SizeData) else None
+
+
+def is_general(number: int) -> bool:
+    """True for a size that follows from a general parameter."""
+    return isinstance(number, Size) and number.is_general
 
 
 def is_integer(x: object) -> bool:
@@ -157,3 +269,22 @@ def _sum(terms: Iterable[Term]) -> int:
     kept = tuple(term for term in merged.values() if term[1])
     size, depends = Size(kept), sum(bool(product) for product, _ in kept)
     return size if 0 < depends <= MOST_TERMS else int(size)
+
+
+def least_of(number: int) -> float:
+    """A lower bound in all calls."""
+    return number.least if isinstance(number, Size) else number
+
+
+def within(number: int, most: int) -> bool:
+    """True if a number is surely neither negative nor above another one, in all calls."""
+    return least_of(number) >= 0 and least_of(most - number) >= 0
+
+
+def form_of(number: int) -> tuple[tuple[Term, ...], int]:
+    """The terms of a number that follows from general parameters without their common factor, and this
+    factor; no terms, and the number itself, for any other."""
+    if not isinstance(number, Size) or not number.is_general:
+        return (), int(number)
+    common = gcd(*(n for _, n in number.terms))
+    return tuple((product, n // common) for product, n in number.terms), common

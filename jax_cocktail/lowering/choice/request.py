@@ -218,7 +218,8 @@ class Request:
         own = self.memory_bound and self.mapped is None
         given_away = donated(self.closed, self.mark) if own else frozenset()
         name = self.mark.function
-        prepared = prepare(self.closed, name, self.machine, self.memory_bound, given_away)
+        fixed = self.mark.options.reproducible
+        prepared = prepare(self.closed, name, self.machine, self.memory_bound, given_away, fixed)
         return prepared, time.thread_time() - start
 
     @property

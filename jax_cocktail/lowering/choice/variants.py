@@ -22,7 +22,7 @@ from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.processor import cores
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError
-from jax_cocktail.lowering.choice import plan_cache
+from jax_cocktail.lowering.choice import families, plan_cache
 from jax_cocktail.lowering.choice.checked import check_program
 from jax_cocktail.lowering.choice.decisions import Plan, machine_facts, planned_for, versions
 from jax_cocktail.lowering.edge import custom_call, gpu_call
@@ -53,12 +53,14 @@ Built = dict[int, Executable]  # by region number; regions that stay with stock 
 class Translated:
     """The programs of a marked call for a machine, and what was planned for them. It knows nothing of JAX.
 
-    `memory_bound`: for each program, True if it is that of a memory-bound subgraph.
+    `memory_bound`: for each program, True if it is that of a memory-bound subgraph; `varying`: the positions
+    of the numbers that its calls have had otherwise (`families`); `emitted`: the programs for these numbers.
     """
 
     machine: Machine
     programs: tuple[UProgram, ...]
     memory_bound: tuple[bool, ...]
+    varying: dict[int, frozenset[int]] = field(default_factory=dict)
     emitted: dict[tuple[Candidate, int], Emitted] = field(default_factory=dict)
 
     def taken(self, plan: Plan) -> tuple[int, ...]:
@@ -104,10 +106,12 @@ def prepare(
     machine: Machine = HOST,
     memory_bound: bool = False,
     donated: frozenset[int] = frozenset(),
+    reproducible: bool = False,
 ) -> Prepared:
     """Captures and translates a marked jaxpr, once. `memory_bound`: see `capture`; `donated`: the positions
-    of the inputs that its caller gives away, which count only then."""
-    key = machine.spec, machine.host, id(closed), memory_bound, donated
+    of the inputs that its caller gives away, which count only then; `reproducible`: other calls do not count.
+    """
+    key = machine.spec, machine.host, id(closed), memory_bound, donated, reproducible
     known: Prepared | None = MEMORY.prepared.get(key)
     if known is not None and known.closed is closed:
         return known
@@ -122,6 +126,7 @@ def prepare(
         machine=machine,
         programs=programs,
         memory_bound=tuple(region.memory_bound for region in captured.regions),
+        varying={} if reproducible else {n: families.varying(p, machine) for n, p in enumerate(programs)},
         traced=traced,
         captured=captured,
     )
@@ -228,7 +233,7 @@ def store_programs(translated: Translated, plan: Plan, cache_limit_bytes: int) -
     for number in translated.taken(plan):
         key = _program_key(translated, plan.candidate, number)
         if plan_cache.program(key) is None:
-            made = build(emitted(translated, plan.candidate, number), cache_limit_bytes)
+            made = build(to_build(translated, plan.candidate, number), cache_limit_bytes)
             plan_cache.add_program(key, made)
 
 
@@ -248,11 +253,17 @@ def traced(prepared: Prepared, plan: Plan, mark: Mark, level: int) -> tuple[Rewr
 # Its passes are most of the package. A call whose programs are in the plan cache imports none of them.
 
 
-def emit(program: UProgram, machine: Machine, candidate: Candidate, trace: int = 0) -> Emitted:
+def emit(
+    program: UProgram,
+    machine: Machine,
+    candidate: Candidate,
+    trace: int = 0,
+    varying: frozenset[int] = frozenset(),
+) -> Emitted:
     """See `compiler.emit`. In the background it ends between two passes if the process ends."""
     from jax_cocktail import compiler
 
-    return compiler.emit(program, machine, [lambda *_: go_on()], candidate, trace)
+    return compiler.emit(program, machine, [lambda *_: go_on()], candidate, trace, varying)
 
 
 def build(emitted: Emitted, cache_limit_bytes: int) -> Artifact:
@@ -262,7 +273,16 @@ def build(emitted: Emitted, cache_limit_bytes: int) -> Artifact:
     return compiler.build(emitted, cache_limit_bytes=cache_limit_bytes)
 
 
+def to_build(prepared: Translated, candidate: Candidate, number: int) -> Emitted:
+    """A program that serves all numbers that vary, if there is one, else the one for those of the call."""
+    varying = prepared.varying.get(number)
+    if not varying:
+        return emitted(prepared, candidate, number)
+    return emit(prepared.programs[number], prepared.machine, candidate, varying=varying)
+
+
 def emitted(prepared: Translated, candidate: Candidate, number: int) -> Emitted:
+    """A program for the numbers of the call."""
     key = candidate, number
     if key not in prepared.emitted:
         program = prepared.programs[number]
@@ -298,7 +318,7 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
         try:
             for part in parts:
                 go_on()
-                planned = emitted(prepared, *part)
+                planned = to_build(prepared, *part)
                 futures[part] = _submitted(workers, planned, mark.options.cache_limit_bytes)
             yield
         except (KeyboardInterrupt, Stopped):
@@ -330,6 +350,7 @@ def _known(prepared: Prepared, part: Part, mark: Mark) -> Executable | None:
     with suppress(BuildError):  # there is no compiler, or the program cannot be loaded
         found = plan_cache.program(_program_key(prepared, *part))
         if found is not None:
+            prepared.varying[part[1]] = frozenset(found.varying)  # as it was planned
             if mark.options.plans == CHECKED:
                 dump = partial(_dumped, prepared, part, mark)
                 check_program(found, artifact(prepared, part, mark), mark, dump)
@@ -342,6 +363,7 @@ def _kept(prepared: Prepared, part: Part, made: Artifact, mark: Mark) -> Executa
     """A program that was built now; the plan cache keeps it."""
     prepared.artifacts[part] = made
     plan_cache.count(made)
+    families.keep(prepared.programs[part[1]], prepared.machine)
     if mark.options.plans != FRESH:
         plan_cache.add_program(_program_key(prepared, *part), made)
     return made.executable
@@ -350,7 +372,7 @@ def _kept(prepared: Prepared, part: Part, made: Artifact, mark: Mark) -> Executa
 def artifact(prepared: Prepared, part: Part, mark: Mark) -> Artifact:
     """A program with all that is known of it. One that came from the plan cache is planned now."""
     if part not in prepared.artifacts:
-        planned, limit_bytes = emitted(prepared, *part), mark.options.cache_limit_bytes
+        planned, limit_bytes = to_build(prepared, *part), mark.options.cache_limit_bytes
         try:
             prepared.artifacts[part] = build(planned, cache_limit_bytes=limit_bytes)
         except BuildError:  # a bundle may have it, and there is no compiler

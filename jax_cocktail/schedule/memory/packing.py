@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from jax_cocktail.utask.sizes import Size, Term, form_of, is_general
+
 ALWAYS = -1  # the mask of a buffer that overlaps no other
 
 
@@ -50,6 +52,8 @@ class Packing:
 def pack(items: Sequence[Item], enough: int = 0) -> Packing:
     """The smallest packing that a strategy finds; of equal ones that of the first in `STRATEGIES`. The first
     one that needs no more than `enough` bytes, or hardly more than the lower bound, is taken at once."""
+    if any(is_general(item.size) for item in items):
+        return _pack_by_form(items)
     bound = lower_bound(items)
     best: Packing | None = None
     for name, strategy in STRATEGIES.items():
@@ -61,6 +65,22 @@ def pack(items: Sequence[Item], enough: int = 0) -> Packing:
             break
     assert best is not None
     return best
+
+
+def _pack_by_form(items: Sequence[Item]) -> Packing:
+    """Packs items whose sizes differ from call to call. Those that always are in proportion share memory;
+    each such group is behind the last one."""
+    groups: dict[tuple[Term, ...], list[int]] = {}
+    for number, item in enumerate(items):
+        groups.setdefault(form_of(item.size)[0], []).append(number)
+    offsets, end, bound, found = [0] * len(items), 0, 0, ""
+    for terms, numbers in sorted(groups.items(), key=lambda group: bool(group[0])):
+        unit = Size(terms) if terms else 1
+        packing = pack([Item(form_of(items[n].size)[1], items[n].live) for n in numbers])
+        for number, offset in zip(numbers, packing.offsets, strict=True):
+            offsets[number] = end + unit * offset
+        end, bound, found = end + unit * packing.peak, bound + unit * packing.bound, packing.strategy
+    return Packing(offsets, end, bound, found)
 
 
 def peak_of(items: Sequence[Item], offsets: Offsets) -> int:

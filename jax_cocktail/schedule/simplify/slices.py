@@ -14,6 +14,7 @@ import numpy as np
 
 from jax_cocktail.utask.arrays import decode
 from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.sizes import is_general, size_in, within
 from jax_cocktail.utask.types import FLOATS, Shape, Value
 
 Definitions = Mapping[Value, UOperator]
@@ -25,6 +26,9 @@ def numbers(value: Value, definitions: Definitions) -> tuple[int, ...] | None:
     if made is None or value.type.dtype in FLOATS or value.type.size > 16:
         return None
     if made.kind == "constant":
+        size = size_in(made.data)
+        if size is not None:
+            return (size,)
         array = decode(made.data, value.type)
         return tuple(int(n) for n in np.ravel(array))
     if made.kind == "reshape":
@@ -47,7 +51,12 @@ def clamped_starts(
         known = (0,) if n == size else numbers(start, definitions)
         if known is None or len(known) != 1:
             return None
-        found.append(min(max(known[0], 0), n - size))
+        if is_general(n - size) or is_general(known[0]):  # where they lie depends on the call
+            if not within(known[0], n - size):
+                return None
+            found.append(known[0])
+        else:
+            found.append(min(max(known[0], 0), n - size))
     return tuple(found)
 
 

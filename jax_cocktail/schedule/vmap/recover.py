@@ -29,6 +29,7 @@ from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots, spreads_of
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UProgram
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.rewrite import map_body, map_regions, with_body
+from jax_cocktail.utask.sizes import is_general, least_of
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Source, Value
 
@@ -117,6 +118,8 @@ class _Recovery(Scopes):
             if count > self.limits.most:
                 raise Uncuttable(f"the batch has {count} elements, which are too many for slots")
             parts = 1 if inside else self.limits.parts_of(count, width, self.units)
+            if is_general(count):  # none of them may be empty in any call
+                parts = max(n for n in range(1, parts + 1) if n * (n - 1) <= least_of(count))
             idle = max(width // 4, 1)
             slots = Slots(width, parts, idle, idle if single.has_shared_weights else 1)
             SlotLoop(loop, spreads_of(loop, self.made), axes, count, slots, out).statements()

@@ -1,0 +1,71 @@
+"""Families: programs that are alike but for their numbers (`utask.numbers`).
+
+A program is first compiled for its own numbers. A call with other ones shows which of them vary, and from
+then on these programs are compiled for any: `torch.compile` takes a size for dynamic in the same way, when
+it meets another one. What was compiled before stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax_cocktail import cache
+from jax_cocktail.device.machine import Machine
+from jax_cocktail.memory import MEMORY
+from jax_cocktail.records import Store
+from jax_cocktail.utask.ir import UProgram
+from jax_cocktail.utask.numbers import family, numbers
+
+FOLDER = "families"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The numbers of the first program that was compiled, as text, and the positions of those that vary."""
+
+    numbers: tuple[str, ...]
+    varying: tuple[int, ...] = ()
+
+
+_STORE = Store(Family, FOLDER)
+
+
+def varying(program: UProgram, machine: Machine) -> frozenset[int]:
+    """The positions of the numbers that a program has otherwise than one that was compiled before, and of
+    those that varied before."""
+    if machine.is_gpu:
+        return frozenset()
+    key = family(program)
+    known = _load(key)
+    if known is None:
+        return frozenset()
+    mine = tuple(map(repr, numbers(program)))
+    if len(mine) != len(known.numbers):
+        return frozenset()
+    differ = {k for k, (a, b) in enumerate(zip(mine, known.numbers, strict=True)) if a != b}
+    if not differ <= set(known.varying):
+        known = Family(known.numbers, tuple(sorted({*known.varying, *differ})))
+        _keep(key, known)
+    return frozenset(known.varying)
+
+
+def keep(program: UProgram, machine: Machine) -> None:
+    """Remembers a program that was compiled: others of its family are compared with it."""
+    if machine.is_gpu:
+        return
+    key = family(program)
+    if _load(key) is None:
+        _keep(key, Family(tuple(map(repr, numbers(program)))))
+
+
+def _load(key: str) -> Family | None:
+    here = str(cache.cache_dir()), key
+    found = MEMORY.families.get(here) or _STORE.load(key)
+    if found is not None:
+        MEMORY.families.keep(here, found)
+    return found
+
+
+def _keep(key: str, family: Family) -> None:
+    MEMORY.families.keep((str(cache.cache_dir()), key), family)
+    _STORE.store(key, family)
