@@ -28,6 +28,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -35,7 +36,7 @@ from itertools import pairwise
 from jax_cocktail.analysis.verifier import Form, verify
 from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.build.executable import Executable
-from jax_cocktail.build.host import build_program, host_toolchain
+from jax_cocktail.build.host import build_program, host_toolchain, program_is_built
 from jax_cocktail.build.kernels import DeviceToolchain, beside_arrays, check_registers
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.gpu import launch_plan
@@ -320,15 +321,14 @@ def _emit_general(
 ) -> Emitted | None:
     """A program with a text for any of the numbers that vary; None if there is none. Two numbers stand for
     them in turn: what makes a difference for the text, or may vanish in a call, is not general."""
-    attempts = [generalise(program, varying, n) for n in range(2)]
-    first, second = attempts
+    first, second = (generalise(program, varying, attempt) for attempt in range(2))
     if first is None or second is None:
         return None
     key = identity(first.program, candidate), machine
     if key not in MEMORY.general:
         try:
             found = [_emit(each.program, machine, observers, candidate, 0) for each in (first, second)]
-        except CocktailError:
+        except (CocktailError, ValueError):  # shapes that do not fit each other are no program
             found = []
         suits = found and found[0].source == found[1].source and suits_all(found[0].program)
         MEMORY.general.keep(key, found[0] if suits else None)
@@ -405,6 +405,13 @@ def build(
         path=built.path,
         key=built.key,
     )
+
+
+def is_built(emitted: Emitted) -> bool:
+    """True if `build` finds a program for the host in the cache."""
+    with suppress(BuildError):
+        return emitted.machine.spec is None and program_is_built(emitted.source, host_toolchain())
+    return False
 
 
 def _build_for_device(

@@ -15,12 +15,14 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from jax_cocktail import cache
 from jax_cocktail.build.command import ANSWER_SECONDS, STOPPED, answer
 from jax_cocktail.build.features import features_argument, tuning_argument
 from jax_cocktail.build.job import (
     NO_MEMORY,
     Built,
     Facts,
+    Job,
     Language,
     Toolchain,
     headers_of,
@@ -219,12 +221,21 @@ def build_program(
 
     `symbols`: what the object must define.
     """
+    return obtain(_program_job(source, toolchain, symbols), cache_limit_bytes)
+
+
+def program_is_built(source: str, toolchain: Toolchain) -> bool:
+    """True if `build_program` finds the text in the cache."""
+    key = _program_job(source, toolchain, _PROGRAM_SYMBOLS).key
+    return cache.peek(cache.entry_folder(cache.cache_dir(), key), key) is not None
+
+
+def _program_job(source: str, toolchain: Toolchain, symbols: Sequence[str]) -> Job:
     folders = program_folders("cpu_src")
     headers = program_headers(folders)
     flags = program_flags(toolchain)
     includes, language = _include(folders), _language(symbols, flags)
-    job = make_job(source, flags, PROGRAM_LIBRARIES, includes, headers, toolchain, language)
-    return obtain(job, cache_limit_bytes)
+    return make_job(source, flags, PROGRAM_LIBRARIES, includes, headers, toolchain, language)
 
 
 def build_runtime(include_dir: str, toolchain: Toolchain) -> str:

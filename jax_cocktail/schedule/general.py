@@ -31,8 +31,8 @@ from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.sizes import Parameter, Size, at, is_general, least_of, sized
 from jax_cocktail.utask.types import Value
 
-# For each range of numbers, its first one and numbers that stand for it: primes, which nothing divides. Two in
-# turn are not near each other.
+# For each range of numbers, its first one and numbers that stand for it: primes, which nothing divides, and
+# which are not near each other.
 _RANGES = ((32, (1031, 1223, 1039, 1229, 1051)), (2, (23, 29, 19, 31, 37)))
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,10 @@ def generalise(program: UProgram, varying: Collection[int], attempt: int = 0) ->
         taken.add(stand_in.value)
         given[stand_in] = number
         marks = Marks({number: Size((((stand_in,), 1),))}, dict.fromkeys(tied, number), given)
-        program = replace(program, entry=marks.entry(program.entry))
+        try:
+            program = replace(program, entry=marks.entry(program.entry))
+        except ValueError:  # the shapes of some values follow from the number in another way
+            return None
     return _with_numbers(program, others, given)
 
 

@@ -75,7 +75,7 @@ def run_artifact(
         return (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))
 
     emitted = artifact.emitted
-    own = _aligned((emitted.plan.own_bytes,), np.dtype(np.uint8))
+    own = _aligned((artifact.executable.own_bytes,), np.dtype(np.uint8))
     unit = Unit(0, 1, own.ctypes.data, None, (ctypes.c_int64 * len(emitted.sizes))(*emitted.sizes))
     scratch = ctypes.c_void_p(workspace.ctypes.data)
     code = library.ck_program(pointers(operands), pointers(results), scratch, ctypes.byref(unit))

@@ -223,6 +223,7 @@ REGISTRIES = {
 OWN_BUSINESS = {
     "analysis/parallel.py _Walker": "the digits of an index",
     "analysis/verifier.py _OF_ONE_THREAD": "arrays without a loop over their elements",
+    "utask/fold.py _LINEAR": "what makes sizes of sizes",
     "codegen/anchors.py _scatter_one": "values of the attribute `op`",
     "codegen/element.py ARITHMETIC": "how C spells them",
     "codegen/element.py INFIX": "how C spells them",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import operator
 import pickle
 from dataclasses import replace
@@ -20,7 +21,23 @@ from jax_cocktail.compiler import emit, transform
 from jax_cocktail.schedule.launch_parameters import known_lengths, launch_parameters
 from jax_cocktail.utask.ir import LoopUTask, walk
 from jax_cocktail.utask.layout import dense
-from jax_cocktail.utask.sizes import Quotient, Size, integer, is_integer, parameter
+from jax_cocktail.utask.sizes import (
+    MOST_TERMS,
+    Parameter,
+    Quotient,
+    Size,
+    at,
+    form_of,
+    integer,
+    is_integer,
+    least_of,
+    parameter,
+    place_in,
+    size_in,
+    sized,
+    within,
+)
+from jax_cocktail.utask.sizes import value_of as value_of_parameter
 from jax_cocktail.utask.types import TensorType, Value
 from tests.null.programs import arguments, build, counted, elementwise, matmul
 from tests.oracle.interpreter.run import run
@@ -143,9 +160,53 @@ def test_other_operations_forget_the_form(number):
 
 
 def test_long_forms_are_forgotten():
-    names = [parameter(10 + k) for k in range(9)]
-    assert isinstance(sum(names[:4]), Size) and not isinstance(sum(names[:5]), Size)
-    assert sum(names) == sum(range(10, 19))
+    names = [parameter(10 + k) for k in range(MOST_TERMS + 1)]
+    assert isinstance(sum(names[:-1]), Size) and not isinstance(sum(names), Size)
+    assert sum(names) == sum(range(10, 11 + MOST_TERMS))
+
+
+# ---- general parameters ------------------------------------------------------------------------------------
+ANY = Parameter(1031, least=32)
+A = Size((((ANY,), 1),))
+
+
+@given(st.integers(32, 3000), st.integers(1, 70), st.integers(-3, 3), st.integers(-90, 90))
+def test_values_in_calls_and_their_bounds(number, divisor, factor, more):
+    parts = A // divisor * factor, number // divisor * factor
+    for made, of in ((A * factor + more, number * factor + more), parts):
+        if isinstance(made, Size):
+            assert made.at({ANY: number}) == of and made.at({}) == made and made.least <= of
+    rest = A - A // divisor * divisor
+    left = A - A // divisor
+    assert at(rest, {ANY: number}) == number % divisor and least_of(left) <= number - number // divisor
+    assert not isinstance(rest, Size) or rest.least > -1
+    assert divisor == 1 or within(A // divisor, A)
+
+
+def test_bounds_are_close():
+    assert A.least == 32 and (A - A // 2).least == 16 and (64 * (A // 64)).least == 0
+    assert (N - A).least == -math.inf and (A * A - 5).least == 32 * 32 - 5 and (N - 1).least == 49
+
+
+def test_places_follow_from_general_parameters():
+    begin = place_in(64 * A + 128, "workspace")
+    (parameter,) = begin.parameters
+    assert value_of_parameter(parameter, {ANY: 40}) == 64 * 40 + 128 and int(begin) == 64 * 1031 + 128
+    assert place_in(64 * N, "workspace") == place_in(64 * 50, "workspace")
+    (fixed,) = place_in(64 * N, "workspace").parameters
+    assert fixed.follows == () and value_of_parameter(fixed, {ANY: 40}) == 3200
+
+
+def test_forms():
+    assert form_of(192 * A) == (A.terms, 192) and form_of(64 * N) == ((), 3200) and form_of(7) == ((), 7)
+    terms, factor = form_of(12 * A * N + 6 * A)
+    assert factor == 6 and Size(terms) == 2 * A * N + A
+
+
+def test_constants_remember_sizes():
+    data = sized((1031).to_bytes(4, "little"), A)
+    assert size_in(data) is A and size_in(copy.deepcopy(data)) == A and size_in(bytes(data)) is None
+    assert size_in(sized(b"1234", N)) is None, "it has this value in all calls"
 
 
 def test_copies_keep_the_form():

@@ -18,6 +18,7 @@ from jax_cocktail.lowering.choice.decide import DOUBTFUL
 from jax_cocktail.lowering.choice.stock_xla import stock_module
 from jax_cocktail.lowering.choice.survey import worth
 from jax_cocktail.lowering.choice.variants import Prepared, artifact, units_of
+from jax_cocktail.lowering.choice.variants import emitted as planned
 from jax_cocktail.lowering.edge import custom_call
 from jax_cocktail.lowering.edge import recursion_strategies as recursions
 from jax_cocktail.lowering.edge.capture import MEMORY_BOUND_SUBGRAPH, Region, untaken
@@ -28,7 +29,7 @@ from jax_cocktail.report.tree import operator_name, tree_of
 from jax_cocktail.stitch import edges as values
 from jax_cocktail.stitch.edges import edges
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
-from jax_cocktail.utask.sizes import Parameter, Size
+from jax_cocktail.utask.sizes import Parameter, Size, value_of
 
 SCOPES = {
     Scope.LANE: "lane (L0): one {unit} runs the whole region, in registers",
@@ -69,7 +70,8 @@ def described(report: Report, prepared: Prepared, decision: decisions.Decision, 
 
 def _captured(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -> Captured:
     """One region that became a custom call."""
-    region, emitted = prepared.captured.regions[number], artifact.emitted
+    region = prepared.captured.regions[number]
+    emitted = planned(prepared, artifact.emitted.candidate, number)  # for the numbers of this call
     units = emitted.mesh.units
     grown = worth(prepared, number, units_of(mark, prepared.machine))[1]
     light = f"{MEMORY_BOUND_SUBGRAPH} at {region.source}" if region.source else MEMORY_BOUND_SUBGRAPH
@@ -106,7 +108,7 @@ def _captured(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         exited=custom_call.exits(artifact.digest) if region.exits else (0, 0),
         edges=_edges(found),
         lengths=tuple(
-            each for each in _lengths(emitted) if region.log is None or each != (region.log.words, "")
+            each for each in _lengths(artifact.emitted) if region.log is None or each != (region.log.words, "")
         ),
         stock=_stock(prepared, region) if STATE.counts_stock else None,
         tree=tree,
@@ -130,7 +132,7 @@ def _lengths(emitted: Emitted) -> tuple[tuple[int, str], ...]:
         if isinstance(loop, LoopUTask) and loop.source.file and isinstance(loop.trip_count, Size):
             places = dict.fromkeys(loop.trip_count.parameters, str(loop.source)) | places
     lengths = (each for each in emitted.parameters if not each.role)
-    return tuple((int(each.value), places.get(each, "")) for each in lengths)
+    return tuple((value_of(each, emitted.given), places.get(each, "")) for each in lengths)
 
 
 def _edges(all_edges: Sequence[values.Edge]) -> tuple[Edge, ...]:

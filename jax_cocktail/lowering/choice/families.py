@@ -7,12 +7,13 @@ it meets another one. What was compiled before stays as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jax_cocktail import cache
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.records import Store
+from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.numbers import family, numbers
 
@@ -21,10 +22,12 @@ FOLDER = "families"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The numbers of the first program that was compiled, as text, and the positions of those that vary."""
+    """The numbers of the first program that was compiled, as text, the positions of those that vary, and the
+    candidate of the first program for any of them."""
 
     numbers: tuple[str, ...]
     varying: tuple[int, ...] = ()
+    candidate: Candidate | None = None
 
 
 _STORE = Store(Family, FOLDER)
@@ -44,18 +47,28 @@ def varying(program: UProgram, machine: Machine) -> frozenset[int]:
         return frozenset()
     differ = {k for k, (a, b) in enumerate(zip(mine, known.numbers, strict=True)) if a != b}
     if not differ <= set(known.varying):
-        known = Family(known.numbers, tuple(sorted({*known.varying, *differ})))
+        known = replace(known, varying=tuple(sorted({*known.varying, *differ})))
         _keep(key, known)
     return frozenset(known.varying)
 
 
-def keep(program: UProgram, machine: Machine) -> None:
-    """Remembers a program that was compiled: others of its family are compared with it."""
+def keep(program: UProgram, machine: Machine, general: Candidate | None = None) -> None:
+    """Remembers a program that was compiled: others of its family are compared with it. `general`: the
+    candidate, if it serves any numbers."""
     if machine.is_gpu:
         return
     key = family(program)
-    if _load(key) is None:
+    known = _load(key)
+    if known is None:
         _keep(key, Family(tuple(map(repr, numbers(program)))))
+    elif general is not None and known.candidate is None:
+        _keep(key, replace(known, candidate=general))
+
+
+def candidate(program: UProgram) -> Candidate | None:
+    """The candidate of the first program of the family that serves any numbers."""
+    known = _load(family(program))
+    return None if known is None else known.candidate
 
 
 def _load(key: str) -> Family | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,7 +13,8 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.config import CHECKED, FRESH, MEMORY_BOUND
 from jax_cocktail.device import processor
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.lowering.choice import decisions, leaving, plan_cache
+from jax_cocktail.device.tuning import MODEL
+from jax_cocktail.lowering.choice import decisions, families, leaving, plan_cache
 from jax_cocktail.lowering.choice.checked import check_survey
 from jax_cocktail.lowering.choice.decisions import Decision, machine_facts, versions
 from jax_cocktail.lowering.choice.host import host_of
@@ -243,6 +244,24 @@ def known_survey(
     prepared: Translated, units: int, mark: Mark, thorough: bool = False, insists: bool = False
 ) -> Survey:
     """The survey from the plan cache, else a new one. Raises UnsupportedError as `survey` does."""
+    found = _known_survey(prepared, units, mark, thorough, insists)
+    return found if thorough or insists or mark.options.reproducible else _familiar(prepared, found)
+
+
+def _familiar(prepared: Translated, found: Survey) -> Survey:
+    """The survey with one plan, if a program for any sizes was built in this way before, and the model cannot
+    tell another way from it: each size would build its own."""
+    first = families.candidate(prepared.programs[0]) if any(prepared.varying.values()) else None
+    for plan, seconds in zip(found.plans, found.seconds, strict=True) if first else ():
+        if plan.candidate == first and seconds <= MODEL.unsure * min(found.seconds):
+            return replace(found, plans=(plan,), seconds=(seconds,))
+    return found
+
+
+def _known_survey(
+    prepared: Translated, units: int, mark: Mark, thorough: bool, insists: bool
+) -> Survey:
+    """The survey of all candidates."""
     available = units if mark.options.reproducible else max(processor.cores() // STATE.devices, 1)
     make = partial(_survey, prepared, units, thorough, available, insists)
     if mark.options.plans == FRESH:

@@ -266,6 +266,13 @@ def emit(
     return compiler.emit(program, machine, [lambda *_: go_on()], candidate, trace, varying)
 
 
+def is_built(emitted: Emitted) -> bool:
+    """See `compiler.is_built`."""
+    from jax_cocktail import compiler
+
+    return compiler.is_built(emitted)
+
+
 def build(emitted: Emitted, cache_limit_bytes: int) -> Artifact:
     """See `compiler.build`."""
     from jax_cocktail import compiler
@@ -274,10 +281,11 @@ def build(emitted: Emitted, cache_limit_bytes: int) -> Artifact:
 
 
 def to_build(prepared: Translated, candidate: Candidate, number: int) -> Emitted:
-    """A program that serves all numbers that vary, if there is one, else the one for those of the call."""
-    varying = prepared.varying.get(number)
-    if not varying:
-        return emitted(prepared, candidate, number)
+    """A program for the numbers of the call, if it is built or none of them varies; else one that serves all
+    that vary, if there is such a program."""
+    exact, varying = emitted(prepared, candidate, number), prepared.varying.get(number)
+    if not varying or is_built(exact):
+        return exact
     return emit(prepared.programs[number], prepared.machine, candidate, varying=varying)
 
 
@@ -363,7 +371,8 @@ def _kept(prepared: Prepared, part: Part, made: Artifact, mark: Mark) -> Executa
     """A program that was built now; the plan cache keeps it."""
     prepared.artifacts[part] = made
     plan_cache.count(made)
-    families.keep(prepared.programs[part[1]], prepared.machine)
+    general = part[0] if made.emitted.given else None
+    families.keep(prepared.programs[part[1]], prepared.machine, general)
     if mark.options.plans != FRESH:
         plan_cache.add_program(_program_key(prepared, *part), made)
     return made.executable

@@ -180,11 +180,15 @@ def _gather(operator: UOperator, definitions: Definitions) -> Outcome:
 
 
 def _spread_part(operator: UOperator, definitions: Definitions) -> Outcome:
-    """Every element of a broadcast scalar is the scalar."""
+    """Every element of a broadcast array of one element is this element."""
     spread = _source(operator.inputs[0], "broadcast", definitions)
     if spread is None or not spread.inputs[0].type.is_scalar:
         return None
-    return UOperator("broadcast", spread.inputs, operator.outputs, (("dimensions", ()),), operator.source)
+    dimensions = tuple(range(spread.inputs[0].type.rank))
+    if len(dimensions) > operator.output.type.rank:
+        return None
+    attributes = (("dimensions", dimensions),)
+    return UOperator("broadcast", spread.inputs, operator.outputs, attributes, operator.source)
 
 
 # -- elementwise ---------------------------------------------------------------------------------------------
