@@ -71,6 +71,7 @@ def described(report: Report, prepared: Prepared, decision: decisions.Decision, 
 def _captured(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -> Captured:
     """One region that became a custom call."""
     region = prepared.captured.regions[number]
+    log = None if region.log is None else (region.log.words, "")
     emitted = planned(prepared, artifact.emitted.candidate, number)  # for the numbers of this call
     units = emitted.mesh.units
     grown = worth(prepared, number, units_of(mark, prepared.machine))[1]
@@ -107,9 +108,7 @@ def _captured(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         exits=tuple(f"{item.where}: {item.reason}" for item in region.exits),
         exited=custom_call.exits(artifact.digest) if region.exits else (0, 0),
         edges=_edges(found),
-        lengths=tuple(
-            each for each in _lengths(artifact.emitted) if region.log is None or each != (region.log.words, "")
-        ),
+        lengths=tuple(each for each in _lengths(artifact.emitted) if each != log),
         stock=_stock(prepared, region) if STATE.counts_stock else None,
         tree=tree,
         flows=flows,

@@ -1,0 +1,18 @@
+"""Random programs that are planned for a size that stands for others, and run with their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generator import general
+from tests.generator.tasks import task
+
+SEEDS = range(24)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_programs(seed):
+    found = general.check(task(seed))
+    if found == general.NOT_GENERAL:
+        pytest.skip("no axis of this program can have any size")
+    assert found == ""
