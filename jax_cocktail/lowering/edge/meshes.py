@@ -117,18 +117,11 @@ def parts_in(jaxpr: Any, place: Place | None = None) -> Iterator[Part]:
             yield from parts_in(equation.params["jaxpr"], there)
             yield Part(equation.params["jaxpr"], there, obstacle_of(equation), mapped=True)
             continue
-        divides = primitive_name(equation) in LOOPS and communicates(equation) and not _ceases_to(equation)
+        divides = primitive_name(equation) in LOOPS and communicates(equation)
         for inner in nested_jaxprs(equation):
             yield from parts_in(inner, place)
             if divides and not constants(inner) and not open_jaxpr(inner).constvars:
                 yield Part(open_jaxpr(inner), place)
-
-
-def _ceases_to(equation: Any) -> bool:
-    """True if a loop that communicates need not."""
-    from jax_cocktail.lowering.edge.collectives import leaves  # few calls communicate
-
-    return leaves(equation)
 
 
 def with_parts(jaxpr: Any, chosen: Mapping[int, Any]) -> Any:
