@@ -135,6 +135,11 @@ class Request:
         leaving.remember(self.key)
         return decisions.load(self.key) if self.key else None, here
 
+    @property
+    def is_decided(self) -> bool:
+        """True if nothing has to be measured: a decision is stored, or the option ``force`` is one."""
+        return self.force != "auto" or self._found[0] is not None
+
     @cached_property
     def is_stale(self) -> bool:
         """True if the stored decision is to be measured again.

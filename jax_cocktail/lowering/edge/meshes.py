@@ -27,6 +27,7 @@ from jax_cocktail.primitives.jaxprs import (
 
 SHARD_MAP = "shard_map"
 LOOPS = frozenset({"scan", "while"})
+EACH = "each device runs the body of jax.shard_map"  # the reason of a report on more than one part
 
 
 @dataclass(frozen=True, slots=True)
