@@ -111,7 +111,7 @@ LOADED = """
 
     jax_cocktail.load_bundle(f"{sys.argv[1]}/bundle")
     mesh = Mesh(np.array(jax.devices()), ("d",))
-    agrees(divided(recurrent, mesh), weights(), inputs(mesh))  # a program of its own beside that of the bundle
+    agrees(divided(recurrent, mesh), weights(), inputs(mesh))
     with open(f"{sys.argv[1]}/saved", "rb") as file:
         arguments, *saved = pickle.load(file)
     errors = []

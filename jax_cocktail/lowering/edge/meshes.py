@@ -54,12 +54,11 @@ class Place:
 
 def place_of(mesh: Any) -> Place:
     """The place of a program that each device of a mesh runs."""
-    devices = getattr(mesh, "devices", None)  # an abstract mesh has none
-    if devices is None or not hasattr(devices, "flat"):
+    if isinstance(mesh, jax.sharding.AbstractMesh):  # it has no devices
         processes = min(jax.process_count(), mesh.size)
         return Place(max(mesh.size // processes, 1), processes)
     here = jax.process_index()
-    owners = [each.process_index for each in devices.flat]
+    owners = [each.process_index for each in mesh.devices.flat]
     return Place(max(owners.count(here), 1), len(set(owners)))
 
 
