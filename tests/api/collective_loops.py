@@ -358,6 +358,31 @@ def training(mesh: Mesh) -> None:
 
 
 @case
+def steps_without_loops(mesh: Mesh) -> None:
+    """What a loop that communicates computes in an iteration becomes ours, although it has no loop."""
+
+    def train(w: jax.Array, xs: jax.Array) -> Any:
+        def loss(w: jax.Array) -> jax.Array:
+            table = jax.nn.log_softmax(jnp.tanh(xs * w))
+            return -jnp.minimum(table * xs, jnp.clip(table, -1.0, 1.0) * xs).mean()
+
+        def step(w: jax.Array, _: None) -> Any:
+            value, gradient = jax.value_and_grad(loss)(w)
+            return w - 0.1 * lax.pmean(gradient, "d"), lax.pmean(value, "d")
+
+        return lax.scan(step, w, None, length=5)
+
+    w = jnp.linspace(-1.0, 1.0, 64)
+    for mapped in mapped_both(train, mesh, (P(), ROWS), P()):
+        agrees(mapped, w, inputs(mesh, 50, 64))
+        assert loops_that_communicate(mapped, w, inputs(mesh, 50, 64)) == 1
+        report = jax_cocktail.explain(ours(mapped))(w, inputs(mesh, 50, 64))
+        assert [len(each.left) for each in (report, *report.inner) if each.left] == [1], report
+        few = jax_cocktail.explain(ours(mapped))(w[:4], inputs(mesh, 2, 4))
+        assert not any(each.captured for each in (few, *few.inner)), few
+
+
+@case
 def training_that_is_measured(mesh: Mesh) -> None:
     mapped = jax.shard_map(trained, mesh=mesh, in_specs=(P(), ROWS), out_specs=P())
     jitted = jax_cocktail.jit(mapped, options={"compile": "background", "plans": "cached", "profile": "full"})

@@ -30,7 +30,8 @@ def choose_parts(request: Request) -> Choice | None:
     mark, force = request.mark, request.force
     if force == "stock" or (force == "auto" and (STATE.stock or gpu_call.doubt(request.platform))):
         return None
-    parts = {each.key: each for each in parts_in(request.closed) if request.has_work(each.closed)}
+    found = (each for each in parts_in(request.closed) if each.repeats or request.has_work(each.closed))
+    parts = {each.key: each for each in found}
     if not parts:
         return None
     together = all(each.place is None or each.place.processes == 1 for each in parts.values())
@@ -43,8 +44,12 @@ def choose_parts(request: Request) -> Choice | None:
             background.start(mark, runs_ours=False)
             return Choice(request.closed, True, Report(mark.function))
         choice = _part(inner, part)
+        if part.repeats and choice.jaxpr is inner.closed and not request.has_work(part.closed):
+            continue  # it has no loop, and nothing else that gains
         chosen[key] = choice.jaxpr
         reports.insert(0, choice.report)
+    if not chosen:
+        return None
     around = _around(request, parts, with_parts(request.closed, chosen))
     nothing_else = around.report.choice != "cocktail" and not around.report.left
     recorded = STATE.recordings is not None and any(each.choice == "cocktail" for each in reports)
@@ -58,13 +63,13 @@ def _request(request: Request, part: Part, chosen: dict[int, Any]) -> Request:
     """The request for a part. `chosen`: for those inside of it."""
     place = request.place if part.place is None else part.place
     mark = agreed(replace(request.mark, ticket=0), place)
-    mapped = Mapped(request.closed, part.key, dict(chosen))
+    mapped = Mapped(request.closed, part.key, dict(chosen), part.repeats)
     return Request(with_parts(part.closed, chosen), mark, request.platform, place, mapped)
 
 
 def _is_at_hand(inner: Request, inside: Mapping[int, Any]) -> bool:
-    """True if an earlier process has decided on a part, and what it has built for it is there; or if it has
-    nothing of ours but the parts `inside`, which are at hand."""
+    """True if an earlier process has decided on a part, and what it has built for it is there; or if nothing
+    of it is ours but the parts `inside`, which are at hand."""
     with in_state(devices=inner.place.devices):
         if inner.mark.options.plans == FRESH:
             return False
@@ -72,7 +77,8 @@ def _is_at_hand(inner: Request, inside: Mapping[int, Any]) -> bool:
             ready = plan_cache.at_hand(inner.stored_call_key, plan_cache.MOST_SECONDS)
             if inner.is_settled or (ready and not inner.is_stale):
                 return True
-        return bool(inside) and not inner.prepared.captured.regions
+        is_simple = bool(inside) or not inner.has_control_flow(inner.closed)
+        return is_simple and not inner.prepared.captured.regions
 
 
 def _part(inner: Request, part: Part) -> Choice:

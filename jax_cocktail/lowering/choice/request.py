@@ -43,11 +43,12 @@ from jax_cocktail.portable import name_of
 @dataclass(frozen=True, eq=False)
 class Mapped:
     """A part of a function: the jaxpr of the function, the key of the part (`meshes.Part`), and what is
-    chosen for the parts inside of it."""
+    chosen for the parts inside of it. `repeats`: XLA runs it in a loop."""
 
     closed: Any
     key: int
     chosen: Mapping[int, Any]
+    repeats: bool = False
 
     def around(self, part: Any, name: str) -> Any:
         """The function with another jaxpr for the part, for `jax.jit`, which does not trace it again."""
@@ -78,13 +79,17 @@ class Request:
 
     @property
     def memory_bound(self) -> bool:
-        """True if subgraphs without control flow become custom calls as well."""
-        return self.mark.options.scope == MEMORY_BOUND
+        """True if subgraphs without control flow become custom calls as well: as the option ``scope`` says, and
+        in the body of a loop, of which we would compile all if it did not communicate."""
+        return self.mark.options.scope == MEMORY_BOUND or (self.mapped is not None and self.mapped.repeats)
 
     def has_work(self, closed: Any) -> bool:
         """True if a jaxpr, that of the call or a part of it, has something for us to compile."""
+        return self.memory_bound or self.has_control_flow(closed)
+
+    def has_control_flow(self, closed: Any) -> bool:
         branches = control_flow_in(closed) or element_branch_in(closed)
-        return self.memory_bound or branches or hidden_control_flow_in(closed, self.platform)
+        return branches or hidden_control_flow_in(closed, self.platform)
 
     # ---- where it runs -------------------------------------------------------------------------------------
 

@@ -98,6 +98,11 @@ class Part:
     mapped: bool = False
 
     @property
+    def repeats(self) -> bool:
+        """True if XLA runs it in a loop."""
+        return not self.mapped
+
+    @property
     def key(self) -> int:
         return id(self.jaxpr)
 
