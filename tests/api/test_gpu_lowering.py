@@ -68,27 +68,6 @@ def compiler(monkeypatch):
     return settings
 
 
-# ---- meshes ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("check", [True, False])
-@pytest.mark.parametrize("devices", [2, 8])
-def test_a_mesh_without_devices(compiler, devices, check):
-    """`shard_map` over an abstract mesh: one call, for one device, with the shapes of its shard."""
-    mesh = jax.sharding.AbstractMesh((devices,), ("d",))
-    spec = jax.sharding.PartitionSpec
-    mapped = jax.shard_map(
-        lambda x: lax.psum(function(x), "d"), mesh=mesh, in_specs=spec("d"), out_specs=spec(), check_vma=check
-    )
-    where = jax.sharding.NamedSharding(mesh, spec("d"))
-    x = jax.ShapeDtypeStruct((8 * devices,), jnp.float32, sharding=where)
-    traced = jax_cocktail.jit(mapped, options={"force": "cocktail", "strict": True}).trace(x)
-    text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count(f"@{TARGETS['cuda']}(") == text.count("stablehlo.all_reduce") == 1, text
-    (line,) = (line for line in text.splitlines() if f"@{TARGETS['cuda']}(" in line)
-    assert line.split(" : ")[-1].startswith("(tensor<8xf32>)") and "while" not in text
-
-
 # ---- the module --------------------------------------------------------------------------------------------
 
 

@@ -79,8 +79,8 @@ class Request:
 
     @property
     def memory_bound(self) -> bool:
-        """True if subgraphs without control flow become custom calls as well: the option ``scope`` says it, or
-        they are in a loop, all of which would be ours if it did not communicate."""
+        """True if subgraphs without control flow become custom calls as well: the option ``scope`` says so,
+        or they are in a loop, all of which would be ours if it did not communicate."""
         return self.mark.options.scope == MEMORY_BOUND or (self.mapped is not None and self.mapped.repeats)
 
     def has_work(self, closed: Any) -> bool:

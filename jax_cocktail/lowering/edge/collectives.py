@@ -26,7 +26,6 @@ from jax_cocktail.primitives.jaxprs import CASTS, communicates, constants, open_
 _SCATTER = "reduce_scatter"  # a sum of which each device gets a part
 _SUMS = frozenset({"psum", "psum_invariant", _SCATTER})
 _ADDS = frozenset({"add", "add_any"})
-_ELEMENTWISE = frozenset({"neg", "copy"})
 _MOVES = frozenset({"neg", "transpose", "reshape", "squeeze", "broadcast_in_dim", "reduce_sum", "copy"})
 
 
@@ -143,8 +142,8 @@ def _is_linear(equation: Any, partial: set[Any], made: Mapping[Any, Any], scatte
     """True if the result of an equation is linear in partial values, and in nothing else. `made`: the
     equations that make variables; `scatters`: the shapes of partial values change."""
     name, operands = primitive_name(equation), equation.invars
-    if name in (_MOVES & _ELEMENTWISE if scatters else _MOVES):
-        return True
+    if name in _MOVES:
+        return not scatters or name == "neg" or name == "copy"
     if name in _ADDS or name == "sub":
         return all(not isinstance(atom, jex.Literal) and atom in partial for atom in operands)
     if name != "mul" and name != "div":
@@ -216,8 +215,8 @@ def moved(equation: Any, is_zeros: Callable[[Any], bool], new: Callable[[Any], A
 def _moved(
     equation: Any, loop: _Loop, found: _Sums, kept: frozenset[int], new: Callable[[Any], Any]
 ) -> tuple[list[Any], Any, list[Any]]:
-    """What goes before the loop, the loop without its sums, and these behind it. `kept`: the carries that
-    begin with other values than zeros, which are added in the end."""
+    """Equations in front of the loop, the loop without its sums, and these behind it. `kept`: the carries
+    that begin with other values than zeros, which are added in the end."""
     example, begins = found.example, loop.begins
     before, after = list[Any](), list[Any]()
     operands, results = list(equation.invars), list(equation.outvars)
