@@ -212,6 +212,28 @@ def indices_of_devices(mesh: Mesh) -> None:
 
 
 @case
+def loops_that_keep_their_collectives(mesh: Mesh) -> None:
+    """A loop of no iterations makes none, and references are named by position."""
+
+    def never(w: jax.Array, xs: jax.Array) -> Any:
+        return lax.scan(lambda h, x: (h @ lax.psum(w, "d") + x, None), xs.sum(0), xs[:0])[0]
+
+    def referred(w: jax.Array, xs: jax.Array) -> Any:
+        kept = jax.new_ref(jnp.zeros_like(xs[0]))
+
+        def step(h: jax.Array, x: jax.Array) -> Any:
+            kept[...] += h
+            return jnp.tanh(h @ lax.psum(w, "d") + x), None
+
+        return lax.scan(step, xs[0] * 0, xs)[0] + kept[...]
+
+    specs = {"mesh": mesh, "in_specs": (P(), ROWS), "out_specs": P("d"), "check_vma": False}
+    for function in (never, referred):
+        mapped = jax.shard_map(function, **specs)
+        agrees(mapped, weights(), inputs(mesh), least=0)
+
+
+@case
 def sums_leave_while_loops(mesh: Mesh) -> None:
     def function(n: jax.Array, w: jax.Array, xs: jax.Array) -> Any:
         def step(state: Any) -> Any:

@@ -65,6 +65,12 @@ def _speaks_inside(equation: Any) -> bool:
     return any(map(names_axes, equations_inside(equation)))
 
 
+def _writes_inputs(equation: Any) -> bool:
+    """True if a jaxpr of an equation reads or writes references, which its effects name by position."""
+    inner = (effect for jaxpr in nested_jaxprs(equation) for effect in open_jaxpr(jaxpr).effects)
+    return any(hasattr(effect, "input_index") for effect in inner)
+
+
 def _is_pure(equation: Any) -> bool:
     """True if an equation computes its results from its operands alone, at once."""
     named = all(type(effect).__name__ == _NAMED for effect in equation.effects)
@@ -121,7 +127,7 @@ class _Mover:
         return _like(jaxpr, opened.replace(eqns=equations))
 
     def _equation(self, equation: Any, reached: bool, zeros: set[Any]) -> Sequence[Any]:
-        if forced_to_stock(equation) or not _speaks_inside(equation):
+        if forced_to_stock(equation) or not _speaks_inside(equation) or _writes_inputs(equation):
             return (equation,)
         name = primitive_name(equation)
         if name == SHARD_MAP and not getattr(equation.params["mesh"], "manual_axes", ()):
