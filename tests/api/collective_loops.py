@@ -223,7 +223,7 @@ def loops_that_keep_their_collectives(mesh: Mesh) -> None:
 
         def step(h: jax.Array, x: jax.Array) -> Any:
             kept[...] += h
-            return jnp.tanh(h @ lax.psum(w, "d") + x), None
+            return jnp.tanh(h @ lax.pmean(w, "d") + x), None
 
         return lax.scan(step, xs[0] * 0, xs)[0] + kept[...]
 
