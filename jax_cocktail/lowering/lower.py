@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from jax_cocktail.errors import EXPECTED, StalePlanError, StrictModeError
@@ -12,6 +13,7 @@ from jax_cocktail.lowering.edge.intercept import Outcome
 from jax_cocktail.lowering.edge.meshes import ALONE, Place, agreed, parts_in
 from jax_cocktail.lowering.run import background
 from jax_cocktail.lowering.state import STATE, Mark, call, calling, go_on, in_callback, in_state
+from jax_cocktail.primitives.jaxprs import equations_in, names_axes
 from jax_cocktail.report import Report
 from jax_cocktail.warning import warn
 
@@ -44,10 +46,14 @@ def _lowered(request: Request, obstacle: str) -> Outcome:
         background.note(mark)
         if request.force == "stock" and STATE.reports is None:
             return Outcome(closed, STATE.stock)
+        if not obstacle:
+            request = _with_less_communication(request)
         choice = None if obstacle else _in_parts(request)
         if choice is None:
             refusal = _refusal(request, obstacle or request.place.obstacle)
             choice = choose(request) if refusal is None else Choice(closed, STATE.stock, refusal)
+        if choice.jaxpr is request.closed and request.force != "auto":  # else what was timed runs
+            choice = replace(choice, jaxpr=closed)
     except (StalePlanError, StrictModeError):
         raise
     except Exception as error:  # a bug of ours must not stop the user's program
@@ -60,6 +66,15 @@ def _lowered(request: Request, obstacle: str) -> Outcome:
 
         STATE.reports.append(finished(choice.report, platform, mark.options.gpu_arch))
     return choice
+
+
+def _with_less_communication(request: Request) -> Request:
+    """The request for the same call, without communication that its loops need not repeat."""
+    if not any(map(names_axes, equations_in(request.closed))):
+        return request
+    from jax_cocktail.lowering.edge.hoists import moved_out  # few calls communicate
+
+    return replace(request, closed=moved_out(request.closed))
 
 
 def _in_parts(request: Request) -> Choice | None:

@@ -7,10 +7,11 @@ their body under several names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+import jax
 import jax.extend.core as jex
 
 T = TypeVar("T")
@@ -19,6 +20,7 @@ COLLECTIVES = frozenset(
     {"psum", "psum_invariant", "pmax", "pmin", "ppermute", "pgather", "all_gather", "all_gather_invariant"}
     | {"all_to_all", "ragged_all_to_all", "reduce_scatter", "psum_scatter", "pbroadcast"}
 )
+AXIS_INDEX = "axis_index"  # the position of a device in the mesh: no communication
 CASTS = frozenset({"pvary", "pcast"})  # from values to the same ones of another type
 
 _BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")  # the parameter differs by primitive and by release
@@ -97,6 +99,12 @@ def communicates(equation: Any) -> bool:
     return any(str(each.primitive.name) in COLLECTIVES for each in (equation, *equations_inside(equation)))
 
 
+def names_axes(equation: Any) -> bool:
+    """True if an equation itself is a collective, or `axis_index`."""
+    name = str(equation.primitive.name)
+    return name in COLLECTIVES or name == AXIS_INDEX
+
+
 def call_body(params: Mapping[str, Any]) -> Any | None:
     """The body of a call equation with these parameters; None if there is none."""
     return next((params[name] for name in _BODIES if name in params), None)
@@ -108,6 +116,27 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
         return int(params["num_consts"]), int(params["num_carry"])
     constant, carried, _ = params["ft_in"].unpack()
     return len(constant), len(carried)
+
+
+def with_constants(params: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """A scan's parameters with another number of constants. Raises AttributeError or TypeError if JAX hides
+    how it writes them."""
+    if "num_consts" in params:
+        return {**params, "num_consts": count}
+    example = _tree_of_scan(count)
+    tree = type(example)(example.unpack()[0], *params["ft_in"].unpack()[1:])
+    return {**params, "ft_in": tree}
+
+
+@cache
+def _tree_of_scan(count: int) -> Any:
+    """The tree of the operands of a scan with so many constants."""
+
+    def scan(*values: Any) -> Any:
+        return jax.lax.scan(lambda total, _: (sum(values, total), None), 0.0, None, length=1)
+
+    traced = open_jaxpr(jax.make_jaxpr(scan)(*[0.0] * count))
+    return next(each.params["ft_in"] for each in traced.eqns if "ft_in" in each.params)
 
 
 def is_jaxpr(value: Any) -> bool:

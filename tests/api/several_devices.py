@@ -302,6 +302,16 @@ def shards_that_do_not_divide(mesh: Mesh) -> None:
 
 
 @case
+def devices_that_are_not_there(mesh: Mesh) -> None:
+    same_twice = Mesh(np.array([mesh.devices.flat[0]] * 2), ("d",))
+    no_mesh = jax.sharding.AbstractMesh((2 * mesh.size,), ("d",))
+    for each in (same_twice, no_mesh):
+        mapped = divided(recurrent, each)
+        xs = inputs(each)
+        assert raised(ours(mapped), weights(), xs) == raised(jax.jit(mapped), weights(), xs)
+
+
+@case
 def an_axis_that_is_no_axis(mesh: Mesh) -> None:
     def function(w: jax.Array, xs: jax.Array) -> jax.Array:
         return lax.psum(recurrent(w, xs), "no such axis")

@@ -54,3 +54,36 @@ def test_two_threads(handlers: Handlers, fake: Fake) -> None:
     for thread in threads:
         thread.join()
     assert wrong == [] and handlers.load_count() == 2 and fake.depth() == 0
+
+
+def test_eight_devices(handlers: Handlers, fake: Fake) -> None:
+    """One program of blocks that wait for each other, on eight devices at once. Each has a module, barrier
+    words and a grid of its own, and is launched cooperatively on the stream that XLA gives: all blocks or
+    none. A device without room says so, and no other one waits for it."""
+    fake.set(pointers=4, sms_5=66, sms_6=0)
+    contexts = [fake.context(device) for device in range(8)]
+    places = [Xla(fake.stream(context)) for context in contexts]
+    calls = [Doubling() for _ in places]
+    problems: list[object] = [None] * 8
+    barrier = threading.Barrier(8)
+
+    def work(device: int) -> None:
+        calls[device].x[0] = device
+        barrier.wait()
+        problems[device] = run(handlers, places[device], calls[device].call)
+
+    threads = [threading.Thread(target=work, args=(device,)) for device in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    told = problems.pop(6)
+    assert problems == [None] * 7 and told is not None and "multiprocessors" in str(told)
+    assert [call.y[0] for call in calls] == [0, 2, 4, 6, 8, 10, 0, 14]
+    launches = {entry["stream"]: entry for entry in fake.log("launch")}
+    assert set(launches) == {f"{xla.stream:#x}" for k, xla in enumerate(places) if k != 6}
+    assert {entry["cooperative"] for entry in launches.values()} == {"1"}
+    assert len({entry["pointers"].split(",")[2] for entry in launches.values()}) == 7
+    grids = [int(launches[f"{xla.stream:#x}"]["grid"]) for k, xla in enumerate(places) if k != 6]
+    assert len(set(grids[:5] + grids[6:])) == 1 and grids[5] <= grids[0], grids
+    assert handlers.load_count() == 7

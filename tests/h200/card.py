@@ -34,16 +34,21 @@ def has_plugin() -> bool:
 
 
 @functools.cache
-def card(text: str = "") -> Any:
-    """The device of the described topology. `text`: another description than that of an H200."""
+def cards(count: int, text: str = "") -> Any:
+    """The devices of the described topology: so many cards of one host. `text`: another description than that
+    of H200s."""
     jax.devices()  # jax loads the plugin while it looks for devices
     described = topologies.get_topology_desc(
         platform="cuda",
-        topology_name="1x1x1",
-        topology="1x1x1",
+        topology_name=f"1x1x{count}",
+        topology=f"1x1x{count}",
         target_config=text or target_text(H200),
     )
-    return described.devices[0]
+    return described.devices
+
+
+def card(text: str = "") -> Any:
+    return cards(1, text)[0]
 
 
 def shapes(arguments: Any, text: str = "") -> Any:

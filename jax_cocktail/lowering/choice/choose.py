@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 
 from jax_cocktail import warning
-from jax_cocktail.config import BACKGROUND, FRESH
+from jax_cocktail.config import BACKGROUND, FRESH, MEMORY_BOUND
 from jax_cocktail.lowering.choice import decisions, leaving, plan_cache
 from jax_cocktail.lowering.choice.decisions import Decision
 from jax_cocktail.lowering.choice.request import Request, insisted, known_survey
@@ -102,8 +102,9 @@ def _stock(request: Request, report: Report | None = None) -> Choice:
 
 def _report(request: Request) -> Report:
     """The report with what stock XLA runs in any case."""
-    captured, name = request.prepared.captured, request.mark.function
-    left = (*captured.left, *captured.declined)
+    captured, mark = request.prepared.captured, request.mark
+    name, asked = mark.function, mark.options.scope == MEMORY_BOUND
+    left = (*captured.left, *(captured.declined if asked else ()))
     return Report(name, left=left, beside=captured.beside, recursions=recursions.on_stock(request.closed))
 
 

@@ -44,11 +44,12 @@ from jax_cocktail.portable import name_of
 @dataclass(frozen=True, eq=False)
 class Mapped:
     """A part of a function: the jaxpr of the function, the key of the part (`meshes.Part`), and what is
-    chosen for the parts inside of it."""
+    chosen for the parts inside of it. `repeats`: XLA runs it in a loop."""
 
     closed: Any
     key: int
     chosen: Mapping[int, Any]
+    repeats: bool = False
 
     def around(self, part: Any, name: str) -> Any:
         """The function with another jaxpr for the part, for `jax.jit`, which does not trace it again."""
@@ -79,13 +80,17 @@ class Request:
 
     @property
     def memory_bound(self) -> bool:
-        """True if subgraphs without control flow become custom calls as well."""
-        return self.mark.options.scope == MEMORY_BOUND
+        """True if subgraphs without control flow become custom calls as well: the option ``scope`` says so,
+        or they are in a loop, all of which would be ours if it did not communicate."""
+        return self.mark.options.scope == MEMORY_BOUND or (self.mapped is not None and self.mapped.repeats)
 
     def has_work(self, closed: Any) -> bool:
         """True if a jaxpr, that of the call or a part of it, has something for us to compile."""
+        return self.memory_bound or self.has_control_flow(closed)
+
+    def has_control_flow(self, closed: Any) -> bool:
         branches = control_flow_in(closed) or element_branch_in(closed)
-        return self.memory_bound or branches or hidden_control_flow_in(closed, self.platform)
+        return branches or hidden_control_flow_in(closed, self.platform)
 
     # ---- where it runs -------------------------------------------------------------------------------------
 
@@ -135,6 +140,11 @@ class Request:
         here = decisions.used_here(self.key)
         leaving.remember(self.key)
         return decisions.load(self.key) if self.key else None, here
+
+    @property
+    def is_decided(self) -> bool:
+        """True if nothing has to be measured: a decision is stored, or the option ``force`` is one."""
+        return self.force != "auto" or self._found[0] is not None
 
     @cached_property
     def is_stale(self) -> bool:

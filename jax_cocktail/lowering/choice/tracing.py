@@ -11,6 +11,7 @@ import numpy as np
 from jax_cocktail.lowering.choice.decisions import Plan
 from jax_cocktail.lowering.choice.variants import Prepared, traced
 from jax_cocktail.lowering.edge.adapter import acts
+from jax_cocktail.lowering.edge.meshes import EACH
 from jax_cocktail.lowering.run.stopwatch import runner
 from jax_cocktail.lowering.state import Mark, Recording, alone
 from jax_cocktail.primitives.jaxprs import open_jaxpr
@@ -49,5 +50,6 @@ def unrecorded(report: Report, recorded: bool) -> tuple[str, ...]:
     elif report.choice == "stock" and not notes:
         notes.append(f"nothing to record: {report.why}")
     elif report.choice == "cocktail" and not recorded:
-        notes.append("nothing to record: the arguments are not values")
+        mapped = f"{EACH}; trace the function of one device on its shard"
+        notes.append(f"nothing to record: {mapped if report.why == EACH else 'the arguments are not values'}")
     return tuple(notes)

@@ -5,7 +5,7 @@ Variables are renamed but nothing is traced again, so sources, contexts and manu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from jax_cocktail.lowering.edge.adapter import (
     primitive_name,
     within,
 )
-from jax_cocktail.primitives.jaxprs import CASTS, communicates, constants, interpret, open_jaxpr
+from jax_cocktail.primitives.jaxprs import CASTS, constants, interpret, open_jaxpr
 from jax_cocktail.recursion.task import RECURSION
 
 # Primitives of which the result is the operand, for whoever compiles it: proofs are to see one value.
@@ -73,19 +73,6 @@ class _Inliner:
     def _is_zeros(self, operand: Any) -> bool:
         return not isinstance(operand, jex.Literal) and operand in self._zeros
 
-    def _is_zero(self, operand: Any) -> bool:
-        if isinstance(operand, jex.Literal):
-            return not np.any(operand.val) and not np.any(np.signbit(operand.val))
-        return self._is_zeros(operand)
-
-    def _without_sums(self, equation: Any) -> Sequence[Any]:
-        """The equation; of a loop that communicates, the equations without what can leave it."""
-        if primitive_name(equation) != "scan" or not communicates(equation):
-            return (equation,)
-        from jax_cocktail.lowering.edge.collectives import moved  # few calls communicate
-
-        return moved(equation, self._is_zero, self._new)
-
     def apply(self, equation: Any, operands: Sequence[Any], outermost: bool = False) -> Sequence[Any]:
         """Appends an equation, or those of the body if it is a call, and returns its results."""
         zeros = tuple(k for k, v in enumerate(operands) if self._is_zeros(v))
@@ -101,9 +88,8 @@ class _Inliner:
             if not outermost:  # JAX shares bodies between calls, so a body may be inlined twice
                 outvars = [self._new(var.aval) for var in outvars]
             inlined = equation.replace(invars=list(operands), outvars=outvars)
-            self.equations += [within(each, self._inside) for each in self._without_sums(inlined)]
-            casts = primitive_name(inlined) in CASTS and self._is_zero(inlined.invars[0])
-            if _makes_zeros(inlined) or casts:
+            self.equations.append(within(inlined, self._inside))
+            if makes_zeros(inlined, self._zeros):
                 self._zeros.update(outvars)
             return outvars
         start = len(self.equations)
@@ -115,11 +101,21 @@ class _Inliner:
         return results
 
 
-def _makes_zeros(equation: Any) -> bool:
+def makes_zeros(equation: Any, zeros: Container[Any]) -> bool:
+    """True if an equation makes an array of zeros without a sign, or casts one of those `zeros`."""
     first = next(iter(equation.invars), None)
+    if primitive_name(equation) in CASTS:
+        return is_zeros(first, zeros)
     if primitive_name(equation) != "broadcast_in_dim" or not isinstance(first, jex.Literal):
         return False
-    return first.aval.dtype.kind in "fiu" and not first.val and not np.signbit(first.val)
+    return first.aval.dtype.kind in "fiu" and is_zeros(first, ())
+
+
+def is_zeros(atom: Any, zeros: Container[Any]) -> bool:
+    """True if a literal is zero without a sign, or a variable is one of those `zeros`."""
+    if isinstance(atom, jex.Literal):
+        return not np.any(atom.val) and not np.any(np.signbit(atom.val))
+    return atom in zeros
 
 
 def flatten(closed: Any, calls: Calls) -> Flat:

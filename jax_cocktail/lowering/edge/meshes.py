@@ -27,6 +27,7 @@ from jax_cocktail.primitives.jaxprs import (
 
 SHARD_MAP = "shard_map"
 LOOPS = frozenset({"scan", "while"})
+EACH = "each device runs the body of jax.shard_map"  # the reason of a report on more than one part
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,11 @@ class Place:
 
 def place_of(mesh: Any) -> Place:
     """The place of a program that each device of a mesh runs."""
-    devices = getattr(mesh, "devices", None)  # an abstract mesh has none
-    if devices is None or not hasattr(devices, "flat"):
+    if isinstance(mesh, jax.sharding.AbstractMesh):  # it has no devices
         processes = min(jax.process_count(), mesh.size)
         return Place(max(mesh.size // processes, 1), processes)
     here = jax.process_index()
-    owners = [each.process_index for each in devices.flat]
+    owners = [each.process_index for each in mesh.devices.flat]
     return Place(max(owners.count(here), 1), len(set(owners)))
 
 
@@ -98,6 +98,11 @@ class Part:
     mapped: bool = False
 
     @property
+    def repeats(self) -> bool:
+        """True if XLA runs it in a loop."""
+        return not self.mapped
+
+    @property
     def key(self) -> int:
         return id(self.jaxpr)
 
@@ -117,18 +122,11 @@ def parts_in(jaxpr: Any, place: Place | None = None) -> Iterator[Part]:
             yield from parts_in(equation.params["jaxpr"], there)
             yield Part(equation.params["jaxpr"], there, obstacle_of(equation), mapped=True)
             continue
-        divides = primitive_name(equation) in LOOPS and communicates(equation) and not _ceases_to(equation)
+        divides = primitive_name(equation) in LOOPS and communicates(equation)
         for inner in nested_jaxprs(equation):
             yield from parts_in(inner, place)
             if divides and not constants(inner) and not open_jaxpr(inner).constvars:
                 yield Part(open_jaxpr(inner), place)
-
-
-def _ceases_to(equation: Any) -> bool:
-    """True if a loop that communicates need not."""
-    from jax_cocktail.lowering.edge.collectives import leaves  # few calls communicate
-
-    return leaves(equation)
 
 
 def with_parts(jaxpr: Any, chosen: Mapping[int, Any]) -> Any:

@@ -4,11 +4,11 @@
 namespace {
 
 thread_local Device current = 0;
-const Device kDevices = 2;
+const Device kDevices = 8;
 
 // The one context of a device.
 Context ContextOf(Device device) {
-  static ContextTag contexts[kDevices] = {{0, 1}, {1, 2}};
+  static ContextTag contexts[kDevices] = {{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}, {5, 6}, {6, 7}, {7, 8}};
   return &contexts[device];
 }
 
