@@ -249,3 +249,16 @@ def test_another_program_is_no_size():
         called(lambda x, f=factor: lax.fori_loop(0, 9, lambda i, c: jnp.tanh(c) * f, x), (array(40),))
     for trips in (20, 30, 40):
         called(lambda x, n=trips: lax.fori_loop(0, n, lambda i, c: jnp.tanh(c) * 0.5, x), (array(40),))
+
+
+def test_sizes_near_others_are_not_measured(monkeypatch):
+    monkeypatch.setenv("JAX_COCKTAIL_PLANS", "cached")
+    function, make = PROGRAMS["branch"]
+    measured = []
+    for size in (40, 50, 60, 33, 100):
+        why = jax_cocktail.explain(jax_cocktail.jit(function))(*make(size)).why
+        measured.append("measured now" in why)
+        assert measured[-1] or "for sizes near these" in why
+    assert measured == [True, True, False, False, True]
+    again = jax_cocktail.explain(jax_cocktail.jit(lambda *a: function(*a)))(*make(60))
+    assert "for sizes near these" in again.why

@@ -137,6 +137,9 @@ def _measure(request: Request, found: Survey, arguments: list[Any]) -> Decision:
             first = None
         if first is not None and first != request.known and (first.thorough or not thorough):
             return replace(first, why=known_why(first))  # just now, by another
+        if not thorough and first is None and (near := _near(request)) is not None:
+            decisions.store(key, near)
+            return near
         plans = list(worth_building(found, prepared.programs, thorough))
         with alone():
             with building(prepared, plans, mark):  # XLA's compiler and the host's run in parallel
@@ -161,9 +164,20 @@ def _measure(request: Request, found: Survey, arguments: list[Any]) -> Decision:
         if first is not None and first.provisional and not thorough:
             decision = decisions.settle(first, decision, exact=not _computes_floats(request.closed))
         decisions.store(key, decision)
+        if request.near_key and not thorough and not decision.provisional:
+            decisions.store(request.near_key, decision)
     if decision.advice:
         warn((decision.advice, mark.function), f"{mark.function}: {decision.advice}")
     return replace(decision, why=why_of(decision, "measured now, on these arguments"))
+
+
+def _near(request: Request) -> Decision | None:
+    """The decision for sizes near those of the call, if one of these was measured: batches of a server differ
+    from call to call, and each would be measured."""
+    found = decisions.load(request.near_key) if request.near_key else None
+    if found is None or not possible(request.prepared, found.plan, request.units):
+        return None
+    return Decision(found.choice, found.plan, why="measured before on this machine, for sizes near these")
 
 
 def worth_building(found: Survey, programs: Sequence[UProgram], thorough: bool) -> tuple[Plan, ...]:

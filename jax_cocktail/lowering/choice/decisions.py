@@ -11,6 +11,7 @@ import hashlib
 import math
 import os
 import platform
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -232,15 +233,18 @@ def key_of(
     options: Mapping[str, Any] | None = None,
     memory_bound: bool = False,
     card: str = "",
+    near: str = "",
 ) -> str:
     """The key of a decision.
 
     It covers the computation, the versions of the compilers, the machine, the number of units, the `card`
     and the whole `device` ("" for the CPU), the `options` of XLA's compiler and the option `scope`
     (`memory_bound`), but no name and no position in the user's program. It uses the jaxpr's text, so a
-    process that finds a decision for stock XLA need not capture anything.
+    process that finds a decision for stock XLA need not capture anything. `near`: for all calls with sizes
+    near those of this one, which this text tells from others.
     """
-    what = [jaxpr_text(jaxpr), *versions(), card]
+    text = jaxpr_text(jaxpr)
+    what = [re.sub(r"\d+", "", text) + near if near else text, *versions(), card]
     what += [f"{name}={value}" for name, value in sorted((options or {}).items())]
     what += ["memory-bound"] if memory_bound else []
     return portable.name_of(what, [*machine_facts(), os.environ.get("XLA_FLAGS", ""), str(units), device])

@@ -7,7 +7,9 @@ it meets another one. What was compiled before stays as it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import frexp
 
 from jax_cocktail import cache
 from jax_cocktail.device.machine import Machine
@@ -69,6 +71,19 @@ def candidate(program: UProgram) -> Candidate | None:
     """The candidate of the first program of the family that serves any numbers."""
     known = _load(family(program))
     return None if known is None else known.candidate
+
+
+def near(programs: Sequence[UProgram], varying: Mapping[int, frozenset[int]]) -> str:
+    """A text that programs share whose sizes that vary differ by less than a factor of two; "" if none of
+    their numbers varies. `varying`: their positions in each program."""
+    if not any(varying.values()):
+        return ""
+    names = []
+    for number, program in enumerate(programs):
+        free = varying.get(number, frozenset())
+        told = [frexp(n)[1] if k in free else n for k, n in enumerate(numbers(program))]
+        names.append(f"{family(program)}{told}")
+    return "\n".join(names)
 
 
 def _load(key: str) -> Family | None:

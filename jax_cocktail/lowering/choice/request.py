@@ -121,12 +121,20 @@ class Request:
     @cached_property
     def key(self) -> str:
         """The key of its decision; "" if there is none, since stock XLA is to run the call."""
-        if self.force == "stock":
-            return ""
+        return self._key_of() if self.force != "stock" else ""
+
+    @cached_property
+    def near_key(self) -> str:
+        """The key of the decision for sizes near those of this call; "" if none of its sizes varies."""
+        near = families.near(self.prepared.programs, self.prepared.varying)
+        return self._key_of(near) if near and self.key else ""
+
+    def _key_of(self, near: str = "") -> str:
         device, card = device_of(self.mark, self.machine), custom_call.device(self.platform, self._arch)
         options = compiler_options(self.mark)
         devices = "" if self.place.devices == 1 else f"each of {self.place.devices} devices, {device}"
-        return decisions.key_of(self.closed, self.units, devices or device, options, self.memory_bound, card)
+        where = self.units, devices or device, options, self.memory_bound, card
+        return decisions.key_of(self.closed, *where, near)
 
     @property
     def _arch(self) -> str:
