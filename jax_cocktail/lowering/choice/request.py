@@ -120,6 +120,7 @@ class Request:
         device, card = device_of(self.mark, self.machine), custom_call.device(self.platform, self._arch)
         options = compiler_options(self.mark)
         devices = "" if self.place.devices == 1 else f"each of {self.place.devices} devices, {device}"
+        devices += "" if self.place.spread is None else f", {self.place.spread}"
         return decisions.key_of(self.closed, self.units, devices or device, options, self.memory_bound, card)
 
     @property
@@ -218,7 +219,8 @@ class Request:
         own = self.memory_bound and self.mapped is None
         given_away = donated(self.closed, self.mark) if own else frozenset()
         name = self.mark.function
-        prepared = prepare(self.closed, name, self.machine, self.memory_bound, given_away)
+        how = self.machine, self.memory_bound, given_away, self.place.spread, self.force == "cocktail"
+        prepared = prepare(self.closed, name, *how)
         return prepared, time.thread_time() - start
 
     @property

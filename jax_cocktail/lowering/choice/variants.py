@@ -29,6 +29,7 @@ from jax_cocktail.lowering.edge import custom_call, gpu_call
 from jax_cocktail.lowering.edge.adapter import is_key
 from jax_cocktail.lowering.edge.capture import Capture, Region, capture
 from jax_cocktail.lowering.edge.rerun import Rewritten
+from jax_cocktail.lowering.edge.shardings import Spread
 from jax_cocktail.lowering.state import STATE, Mark, Stopped, go_on
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.portable import name_of
@@ -104,19 +105,26 @@ def prepare(
     machine: Machine = HOST,
     memory_bound: bool = False,
     donated: frozenset[int] = frozenset(),
+    spread: Spread | None = None,
+    insists: bool = False,
 ) -> Prepared:
     """Captures and translates a marked jaxpr, once. `memory_bound`: see `capture`; `donated`: the positions
-    of the inputs that its caller gives away, which count only then."""
-    key = machine.spec, machine.host, id(closed), memory_bound, donated
+    of the inputs that its caller gives away, which count only then; `spread`, `insists`: see
+    `divisions.divided`."""
+    key = machine.spec, machine.host, id(closed), memory_bound, donated, spread, insists
     known: Prepared | None = MEMORY.prepared.get(key)
     if known is not None and known.closed is closed:
         return known
     with uncollected():
-        captured = capture(closed, machine.platform, memory_bound)
+        captured = capture(closed, machine.platform, memory_bound, spread is not None)
         programs = tuple(
             translate(region.program, name, _overwritable(region, machine.spec, captured, donated))
             for region in captured.regions
         )
+        if spread is not None:
+            from jax_cocktail.lowering.edge.divisions import divided  # few calls are
+
+            captured, programs = divided(captured, programs, spread, insists)
     traced = weakref.ref(closed, lambda _: MEMORY.prepared.pop(key, None))
     prepared = Prepared(
         machine=machine,

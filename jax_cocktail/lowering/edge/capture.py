@@ -26,6 +26,7 @@ from jax_cocktail.lowering.edge.adapter import (
 )
 from jax_cocktail.lowering.edge.branches import choices
 from jax_cocktail.lowering.edge.flatten import Flat, flatten
+from jax_cocktail.lowering.edge.shardings import Division
 from jax_cocktail.primitives import CONTROL_FLOW, FUSIBLE, LIBRARY, MOVEMENT
 from jax_cocktail.primitives.equation import Equation, Program, Variable, primitives_in
 from jax_cocktail.primitives.jaxprs import communicates, equations_inside
@@ -46,6 +47,7 @@ ASKED_FOR = 'its options say force="stock"'
 COMMUNICATES = "it communicates with other devices in every iteration"
 DIVIDED = f"{COMMUNICATES}, so XLA runs the loop, and our programs in it"
 MEMORY_BOUND_SUBGRAPH = "memory-bound subgraph"
+CONSTRAINTS = frozenset({"sharding_constraint", "reshard"})
 _NAMED = 4  # primitives that the name of a memory-bound subgraph lists
 _ONLY_STOCK = frozenset({"ragged_dot_general", "approx_top_k"})  # primitives that only stock XLA compiles
 
@@ -57,7 +59,8 @@ class Region:
     """Equations that become one custom call. `operands` and `results` are JAX's own variables; `members` are
     the positions of the equations in the jaxpr. With `exits`, the program's next result is the exit flag, and
     with a `log` of messages its last two are the number of words in use and the log.
-    `memory_bound`: it has no control flow, and its first operator comes from the user's line `source`."""
+    `memory_bound`: it has no control flow, and its first operator comes from the user's line `source`.
+    `division`: how several devices divide it."""
 
     program: Program
     members: tuple[int, ...]
@@ -69,6 +72,7 @@ class Region:
     log: Log | None = None
     memory_bound: bool = False
     source: str = ""
+    division: Division | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -87,9 +91,12 @@ class Capture:
     declined: tuple[Left, ...] = ()
 
 
-def capture(closed: Any, platform: str = "cpu", memory_bound: bool = False) -> Capture:
+def capture(
+    closed: Any, platform: str = "cpu", memory_bound: bool = False, divided: bool = False
+) -> Capture:
     """Divides the jaxpr of a marked call into regions and equations for stock XLA. `memory_bound`: regions
-    need no control flow (see `stitch.partition`)."""
+    need no control flow (see `stitch.partition`); `divided`: XLA divides them over several devices, and what
+    says how stays with it."""
     calls = Calls(platform)
     flat = flatten(closed, calls)
     adapter = Adapter(calls)
@@ -106,7 +113,7 @@ def capture(closed: Any, platform: str = "cpu", memory_bound: bool = False) -> C
     returned = {atom for atom in flat.outvars if not isinstance(atom, jex.Literal)}
     needed = _needed(flat, returned)
     for position, equation in enumerate(flat.equations):
-        converted, reason = _convert(adapter, calls, equation)
+        converted, reason = _convert(adapter, calls, equation, divided)
         if reason is not None and holds_control_flow(equation):
             left.append(_left(equation, reason))
         operands = (atom for atom in equation.invars if not isinstance(atom, jex.Literal))
@@ -213,9 +220,13 @@ def _first_source(flat: Flat, members: Sequence[int]) -> str:
     return next((str(source) for source in sources if source.file), "")
 
 
-def _convert(adapter: Adapter, calls: Calls, equation: Any) -> tuple[Converted, UnsupportedError | None]:
+def _convert(
+    adapter: Adapter, calls: Calls, equation: Any, divided: bool
+) -> tuple[Converted, UnsupportedError | None]:
     if forced_to_stock(equation):
         return None, UnsupportedError(ASKED_FOR)
+    if divided and primitive_name(equation) in CONSTRAINTS:
+        return None, UnsupportedError("it says how devices divide a value")
     if calls.body(equation) is not None:
         return None, UnsupportedError("it is a rematerialised call without control flow")
     try:

@@ -7,7 +7,7 @@ moves them, a test (tests/api/test_api.py) fails, stock XLA runs, and the user g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ from jax.interpreters import mlir
 
 from jax_cocktail.lowering.edge.adapter import ORDERED, lowering_rule
 from jax_cocktail.lowering.edge.custom_call import PLATFORMS
-from jax_cocktail.lowering.edge.meshes import Place, automatic, place_of
+from jax_cocktail.lowering.edge.meshes import Place, automatic, place_of, place_of_parts
+from jax_cocktail.lowering.edge.shardings import spread_of
 from jax_cocktail.lowering.state import Mark, in_state, read_mark
 
 
@@ -62,7 +63,7 @@ def _rule(ctx: Any, *operands: Any, name: str, jaxpr: Any, **params: Any) -> Any
     if mark is None or _lower is None:
         return _stock(ctx, *operands, name=name, jaxpr=jaxpr, **params)
     platform = ctx.module_context.platforms[0]
-    outcome = _lower(jaxpr, mark, _obstacle(ctx, jaxpr), platform, _place(ctx))
+    outcome = _lower(jaxpr, mark, _obstacle(ctx, jaxpr), platform, _place(ctx, operands))
     with in_state(stock=outcome.stock):
         return _stock(ctx, *operands, name=mark.function, jaxpr=outcome.jaxpr, **params)
 
@@ -87,9 +88,10 @@ def _obstacle(ctx: Any, jaxpr: Any) -> str:
     return "" if manual is None else automatic(axes.mesh, manual)
 
 
-def _place(ctx: Any) -> Place:
+def _place(ctx: Any, operands: Sequence[Any]) -> Place:
     """The place of what is lowered: each device of a mesh, or all devices of the module together."""
     axes = ctx.module_context.axis_context
     if getattr(axes, "manual_axes", None) is not None:
         return place_of(axes.mesh)
-    return Place(divided=getattr(axes, "num_devices", 1) or 1)
+    devices = getattr(axes, "num_devices", 1) or 1
+    return place_of_parts(devices, spread_of(operands, devices) if devices > 1 else None)

@@ -1,0 +1,108 @@
+"""How XLA divides the arguments of a call, as the module that is lowered says it.
+
+The shardings of a module's arguments are attributes of its main function, and JAX sets them before it lowers
+the body. They name the axes of a mesh, not its devices: JAX lowers once for all devices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import jax
+
+from jax_cocktail.utask.types import TensorType
+
+Names = tuple[str, ...]  # axes of a mesh that divide one axis of an array, the major one first
+Spec = tuple[Names, ...]  # for each axis of an array
+
+_SHARDING = re.compile(r"#sdy\.sharding<mesh<\[(?P<mesh>[^\]]*)\]>, \[(?P<axes>[^\]]*)\]")
+_SIZE = re.compile(r'"([^"]+)"=(\d+)')
+_AXIS = re.compile(r"\{([^}]*)\}")
+_NAME = re.compile(r'"([^"]+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The mesh of a module, as names and sizes of axes, and the specs of operands of a call. None: the module
+    does not say it."""
+
+    mesh: tuple[tuple[str, int], ...]
+    operands: tuple[Spec | None, ...]
+
+    @property
+    def size(self) -> int:
+        return prod(size for _, size in self.mesh)
+
+    def parts(self, names: Names) -> int:
+        """The number of parts into which these axes divide an array."""
+        sizes = dict(self.mesh)
+        return prod(sizes[name] for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """A region of a call, divided over the devices of a mesh.
+
+    Attributes:
+      mesh: names and sizes of its axes.
+      operands, results: their specs.
+      sums: for each result, the axes of the mesh over which the results of the devices are terms of it.
+      numbers: for each operand that the program has beyond those of the region, the axes of the mesh along
+        which it is the number of the device.
+      types: those of the results on one device.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+    operands: tuple[Spec, ...]
+    results: tuple[Spec, ...]
+    sums: tuple[Names, ...]
+    numbers: tuple[Names, ...]
+    types: tuple[TensorType, ...]
+
+
+def spread_of(operands: Sequence[Any], devices: int) -> Spread | None:
+    """The shardings of the operands of a call in a module for so many devices; None if it has none of one
+    mesh of all devices. `operands`: values of the module."""
+    found = [_parsed(_attribute(operand)) for operand in operands]
+    meshes = {mesh for mesh, _ in filter(None, found)}
+    if len(meshes) != 1:
+        return None
+    spread = Spread(meshes.pop(), tuple(each and each[1] for each in found))
+    return spread if spread.size == devices else None
+
+
+def _attribute(operand: Any) -> str:
+    """The sharding of a value, as MLIR prints it; "" if it is unknown."""
+    try:
+        owner = operand.owner
+        if hasattr(operand, "arg_number"):  # an argument of the main function
+            attributes = owner.owner.attributes["arg_attrs"][operand.arg_number]
+            return str(attributes["sdy.sharding"]) if "sdy.sharding" in attributes else ""
+        if "sdy.sharding_constraint" in str(getattr(owner, "name", "")):
+            return str(owner.attributes["sharding"])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        pass  # this release of jax has others
+    return ""
+
+
+def _parsed(text: str) -> tuple[tuple[tuple[str, int], ...], Spec] | None:
+    """The mesh and the spec in a text; None if it says more than they can."""
+    match = _SHARDING.match(text)
+    if match is None or ":(" in match["axes"] or "unreduced" in text:
+        return None
+    mesh = tuple((name, int(size)) for name, size in _SIZE.findall(match["mesh"]))
+    return mesh, tuple(tuple(_NAME.findall(axis)) for axis in _AXIS.findall(match["axes"]))
+
+
+def spec_of(sharding: Any, rank: int) -> Spec | None:
+    """The spec of a `NamedSharding` of an array; None for other shardings."""
+    if not isinstance(sharding, jax.sharding.NamedSharding):
+        return None
+    entries = [*sharding.spec, *[None] * (rank - len(sharding.spec))]
+    if not all(each is None or isinstance(each, str | tuple) for each in entries):
+        return None
+    return tuple(() if each is None else (each,) if isinstance(each, str) else tuple(each) for each in entries)

@@ -1,0 +1,194 @@
+"""Follows a division of parameters through a program: which axis of each value is divided with them.
+
+Devices that have a part of the batch each compute the same part of all that depends on it, as long as no
+operator mixes batch elements (`analysis.axes`). A sum over the batch ends in terms, one for each device. They
+stay terms through whatever is linear in them, such as the sum over iterations of a weight's gradient, so that
+their sum may come last. GSPMD (Xu et al. 2021, section 3.5) follows shardings by the same facts, and sums up
+where they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from jax_cocktail.analysis.axes import Tie, rule
+from jax_cocktail.schedule.vmap.cut import SUM, Uncuttable
+from jax_cocktail.schedule.vmap.lockstep import element_loop
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, StitchedUTask, UOperator
+from jax_cocktail.utask.operators import VIEWS
+from jax_cocktail.utask.types import FLOATS, Source, Value
+
+Axis = int | None  # of a value; None: all parts have it whole
+_SAME = frozenset({"neg", "copy", "broadcast", "reshape", "transpose", "slice", "reverse"})
+_KEEPS_ZEROS = VIEWS | {"copy", "convert", "neg"}
+_TERMS = frozenset({"add", "sub", "concatenate", "pad"})
+
+
+class Spread:
+    """The axes of the values of a region, if its parameters are divided along `axes` into so many parts.
+
+    `axis`: of each value, None or missing if it is whole; `sums`: for a value of which each part has a term,
+    how the terms follow from the parts of the operands. `zeros`: parameters that are arrays of zeros.
+
+    Raises:
+      Uncuttable: an operator needs other parts.
+    """
+
+    def __init__(
+        self, body: Sequence[Statement], axes: Mapping[Value, int], parts: int, zeros: Collection[Value] = ()
+    ) -> None:
+        self.parts = parts
+        self.axis: dict[Value, Axis] = dict(axes)
+        self.sums: dict[Value, Tie] = {}
+        self._zeros = set(zeros)
+        self._statements(body)
+
+    def _statements(self, body: Sequence[Statement]) -> None:
+        for statement in body:
+            if isinstance(statement, UOperator):
+                self._operator(statement)
+            elif isinstance(statement, LoopUTask):
+                self._loop(statement)
+            elif isinstance(statement, BranchUTask):
+                self._branch(statement)
+            else:
+                assert isinstance(statement, StitchedUTask)
+                raise Uncuttable("stitched already")
+
+    def _note(self, values: Sequence[Value], axes: Sequence[Axis]) -> None:
+        self.axis.update(zip(values, axes, strict=True))
+
+    def _is_term(self, value: Value) -> bool:
+        """True if each part has a term of the value: zeros are the sum of zeros."""
+        return self.axis.get(value) == SUM or value in self._zeros
+
+    def _joined(self, values: Sequence[Value], source: Source, known: Axis = None) -> Axis:
+        """The axis of a value that is any of these. A whole one has all parts. `known`: so far."""
+        found = {known, *(self.axis.get(value) for value in values)} - {None}
+        if len(found) > 1 or (SUM in found and not all(map(self._is_term, values))):
+            raise _mixed("what a loop or branch gives", source)
+        return found.pop() if found else None
+
+    # -- nested uTasks -----------------------------------------------------------------------------------
+    def _loop(self, loop: LoopUTask) -> None:
+        axes = [self.axis.get(v) for v in loop.initial]
+        zeros = [v in self._zeros for v in loop.initial]  # as long as no iteration shows otherwise
+        while True:
+            for values in (loop.carried, loop.tested):
+                self._note(values, axes)
+                self._zeros.difference_update(values)
+                self._zeros.update(v for v, zero in zip(values, zeros, strict=True) if zero)
+            self._statements(loop.body.body)
+            sides = [*zip(loop.initial, loop.body.results, axes, strict=True)]
+            following = [self._joined((first, result), loop.source, axis) for first, result, axis in sides]
+            remain = [zero and self._is_term(v) for zero, v in zip(zeros, loop.body.results, strict=True)]
+            if (following, remain) == (axes, zeros):
+                break
+            axes, zeros = following, remain
+        if loop.condition is not None:
+            self._condition(loop)
+        self._note(loop.outputs, axes)
+
+    def _condition(self, loop: LoopUTask) -> None:
+        """The lock-step loop of a `vmap` runs on each device until its own batch elements are done."""
+        assert loop.condition is not None
+        elements, body = element_loop(loop), loop.condition.body
+        if elements is not None:
+            self._statements([s for s in body if s != elements.closing])
+            if self.axis.get(elements.predicate) not in (None, SUM):
+                return
+        self._statements(body)
+        if self.axis.get(loop.condition.results[0]) is not None:
+            raise _mixed("the condition of a loop", loop.source)
+
+    def _branch(self, branch: BranchUTask) -> None:
+        if self.axis.get(branch.selector) is not None:
+            raise _mixed("the choice of a branch", branch.source)
+        for region in branch.branches:
+            self._statements(region.body)
+        sides = zip(*(region.results for region in branch.branches), strict=True)
+        self._note(branch.outputs, [self._joined(values, branch.source) for values in sides])
+
+    # -- operators ---------------------------------------------------------------------------------------
+    def _operator(self, operator: UOperator) -> None:
+        axes = tuple(self.axis.get(v) for v in operator.inputs)
+        if not operator.facts.total or operator.facts.together:
+            raise _mixed(operator.kind, operator.source)
+        self._zeros.difference_update(operator.outputs)
+        if not set(axes) - {None}:
+            self._note(operator.outputs, (None,) * len(operator.outputs))
+            if self._makes_zeros(operator):
+                self._zeros.update(operator.outputs)
+            return
+        tie = None if SUM in axes else self._tie(operator, axes)
+        if tie is None:
+            inputs = _contracted(operator, axes) or self._linear(operator, axes)
+            if inputs is None:
+                raise _mixed(operator.kind, operator.source)
+            tie = self.sums[operator.output] = Tie((SUM,), inputs, 0)
+        self._note(operator.outputs, tie.outputs)
+
+    def _tie(self, operator: UOperator, axes: Sequence[Axis]) -> Tie | None:
+        for tie in rule(operator).ties:
+            fits = all(axis in (None, tied) for axis, tied in zip(axes, tie.inputs, strict=True))
+            if fits and tie.parts % self.parts == 0:
+                return tie
+        return None
+
+    def _makes_zeros(self, operator: UOperator) -> bool:
+        if operator.kind == "constant":
+            return not any(operator.data)
+        if operator.kind == "empty":  # something else writes it before it is read
+            return True
+        return operator.kind in _KEEPS_ZEROS and operator.inputs[0] in self._zeros
+
+    def _linear(self, operator: UOperator, axes: Sequence[Axis]) -> tuple[Axis, ...] | None:
+        """The operands of a term of the result, if it is linear in operands of which each part has a term."""
+        kind, inputs = operator.kind, operator.inputs
+        terms = tuple(map(self._is_term, inputs))
+        first, *others = axes
+        alone = first == SUM and not set(others) - {None}
+        if kind in _SAME or (kind == "reduce" and operator["op"] == "sum") or kind == "dynamic_slice":
+            return tuple(axes) if alone else None
+        if kind == "convert":
+            return (SUM,) if {inputs[0].type.dtype, operator.output.type.dtype} <= FLOATS else None
+        if kind in _TERMS:
+            return (SUM,) * len(axes) if all(terms) else None
+        if kind == "select":
+            return (None, SUM, SUM) if first is None and all(terms[1:]) else None
+        if kind == "dynamic_update_slice":
+            return (SUM, SUM, *others[1:]) if all(terms[:2]) and not set(others[1:]) - {None} else None
+        if kind == "scatter" and operator["op"] == "add" and terms[0]:
+            return _scattered(operator, axes)
+        if kind in ("mul", "dot") and len(axes) == 2:
+            return tuple(axes) if set(axes) == {SUM, None} else None
+        return tuple(axes) if kind == "div" and alone else None
+
+
+def _contracted(operator: UOperator, axes: Sequence[Axis]) -> tuple[Axis, ...] | None:
+    """The axes of the operands, if the result is the sum of what the parts make of theirs."""
+    if operator.kind == "reduce" and operator["op"] == "sum" and axes[0] in operator.ints("axes"):
+        return tuple(axes)
+    if operator.kind == "dot" and len(axes) == 2:
+        pairs = [*zip(operator.ints("lhs_contract"), operator.ints("rhs_contract"), strict=True)]
+    elif operator.kind == "conv" and operator["feature_group_count"] == operator["batch_group_count"] == 1:
+        pairs = [(operator.ints("lhs_spec")[1], operator.ints("rhs_spec")[1])]
+    else:
+        return None
+    return next((pair for pair in pairs if axes[0] in (None, pair[0]) and axes[1] in (None, pair[1])), None)
+
+
+def _scattered(operator: UOperator, axes: Sequence[Axis]) -> tuple[Axis, ...] | None:
+    """Updates that are added anywhere, each part its own."""
+    if axes[2] == SUM:
+        return (SUM, None, SUM) if axes[1] is None else None
+    window = operator.ints("update_window_dims")
+    batch = [d for d in range(operator.inputs[2].type.rank) if d not in window]
+    if axes[2] not in batch or axes[1] not in (None, batch.index(axes[2])):
+        return None
+    return SUM, batch.index(axes[2]), axes[2]
+
+
+def _mixed(kind: str, source: Source) -> Uncuttable:
+    where = f" at {source}" if source.file else ""
+    return Uncuttable(f"{kind}{where} needs values of all devices")
