@@ -195,7 +195,7 @@ def on_each_device(division: Division, function: Callable[..., Sequence[Any]]) -
     """The function of whole arrays of which each device computes its part by `function`. Results beyond those
     of the region are those of any device."""
 
-    def part(*operands: Any) -> Sequence[Any]:
+    def part(*operands: Any) -> tuple[Any, ...]:
         numbers = [lax.axis_index(names) for names in division.numbers]
         outputs = list(function(*operands, *numbers))
         for position, names in enumerate(division.sums):
@@ -206,7 +206,14 @@ def on_each_device(division: Division, function: Callable[..., Sequence[Any]]) -
     specs = tuple(map(_spec, division.operands)), tuple(map(_spec, division.results))
     automatic = (jax.sharding.AxisType.Auto,) * len(names)
     mesh = jax.sharding.AbstractMesh(tuple(sizes), tuple(names), axis_types=automatic)
-    return jax.shard_map(part, mesh=mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False)
+    mapped = jax.shard_map(part, mesh=mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False)
+
+    def whole(*operands: Any) -> Sequence[Any]:
+        # a mesh that the user has set may name the axes otherwise, or hold types that this call does not
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+            return mapped(*operands)
+
+    return whole
 
 
 def _spec(spec: Spec) -> PartitionSpec:

@@ -17,8 +17,8 @@ from jax.interpreters import mlir
 from jax_cocktail.lowering.edge.adapter import ORDERED, lowering_rule
 from jax_cocktail.lowering.edge.custom_call import PLATFORMS
 from jax_cocktail.lowering.edge.meshes import Place, automatic, place_of, place_of_parts
-from jax_cocktail.lowering.edge.shardings import spread_of
-from jax_cocktail.lowering.state import Mark, in_state, read_mark
+from jax_cocktail.lowering.edge.shardings import shardings_of, spread_of
+from jax_cocktail.lowering.state import STATE, Mark, in_state, read_mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,13 @@ def install(lower: Lower) -> None:
 
 
 def _rule(ctx: Any, *operands: Any, name: str, jaxpr: Any, **params: Any) -> Any:
-    mark = read_mark(name)
+    mark, shardings = read_mark(name), _shardings(ctx, operands)
     if mark is None or _lower is None:
-        return _stock(ctx, *operands, name=name, jaxpr=jaxpr, **params)
+        with in_state(shardings=shardings):
+            return _stock(ctx, *operands, name=name, jaxpr=jaxpr, **params)
     platform = ctx.module_context.platforms[0]
-    outcome = _lower(jaxpr, mark, _obstacle(ctx, jaxpr), platform, _place(ctx, operands))
-    with in_state(stock=outcome.stock):
+    outcome = _lower(jaxpr, mark, _obstacle(ctx, jaxpr), platform, _place(ctx, shardings))
+    with in_state(stock=outcome.stock, shardings=shardings):
         return _stock(ctx, *operands, name=mark.function, jaxpr=outcome.jaxpr, **params)
 
 
@@ -88,10 +89,16 @@ def _obstacle(ctx: Any, jaxpr: Any) -> str:
     return "" if manual is None else automatic(axes.mesh, manual)
 
 
-def _place(ctx: Any, operands: Sequence[Any]) -> Place:
+def _shardings(ctx: Any, operands: Sequence[Any]) -> tuple[str, ...]:
+    """The shardings of the operands of a call that XLA divides over several devices."""
+    several = (getattr(ctx.module_context.axis_context, "num_devices", 1) or 1) > 1
+    return shardings_of(operands, STATE.shardings) if several else ()
+
+
+def _place(ctx: Any, shardings: Sequence[str]) -> Place:
     """The place of what is lowered: each device of a mesh, or all devices of the module together."""
     axes = ctx.module_context.axis_context
     if getattr(axes, "manual_axes", None) is not None:
         return place_of(axes.mesh)
     devices = getattr(axes, "num_devices", 1) or 1
-    return place_of_parts(devices, spread_of(operands, devices) if devices > 1 else None)
+    return place_of_parts(devices, spread_of(shardings, devices) if devices > 1 else None)

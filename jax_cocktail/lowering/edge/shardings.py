@@ -64,10 +64,10 @@ class Division:
     types: tuple[TensorType, ...]
 
 
-def spread_of(operands: Sequence[Any], devices: int) -> Spread | None:
+def spread_of(texts: Sequence[str], devices: int) -> Spread | None:
     """The shardings of the operands of a call in a module for so many devices; None if it has none of one
-    mesh of all devices. `operands`: values of the module."""
-    found = [_parsed(_attribute(operand)) for operand in operands]
+    mesh of all devices. `texts`: see `shardings_of`."""
+    found = [*map(_parsed, texts)]
     meshes = {mesh for mesh, _ in filter(None, found)}
     if len(meshes) != 1:
         return None
@@ -75,12 +75,21 @@ def spread_of(operands: Sequence[Any], devices: int) -> Spread | None:
     return spread if spread.size == devices else None
 
 
-def _attribute(operand: Any) -> str:
-    """The sharding of a value, as MLIR prints it; "" if it is unknown."""
+def shardings_of(operands: Sequence[Any], around: Sequence[str]) -> tuple[str, ...]:
+    """The shardings of values of a module, as MLIR prints them; "" where they are unknown. `around`: those of
+    the arguments of the function that is lowered, if it is not the main one."""
+    return tuple(_sharding_of(operand, around) for operand in operands)
+
+
+def _sharding_of(operand: Any, around: Sequence[str]) -> str:
     try:
         owner = operand.owner
-        if hasattr(operand, "arg_number"):  # an argument of the main function
-            attributes = owner.owner.attributes["arg_attrs"][operand.arg_number]
+        if hasattr(operand, "arg_number"):
+            function = owner.owner
+            if function.name.value != "main":  # it takes tokens before its arguments
+                position = operand.arg_number - len(owner.arguments) + len(around)
+                return around[position] if position >= 0 else ""
+            attributes = function.attributes["arg_attrs"][operand.arg_number]
             return str(attributes["sdy.sharding"]) if "sdy.sharding" in attributes else ""
         if "sdy.sharding_constraint" in str(getattr(owner, "name", "")):
             return str(owner.attributes["sharding"])
@@ -95,6 +104,8 @@ def _parsed(text: str) -> tuple[tuple[tuple[str, int], ...], Spec] | None:
     if match is None or ":(" in match["axes"] or "unreduced" in text:
         return None
     mesh = tuple((name, int(size)) for name, size in _SIZE.findall(match["mesh"]))
+    if not mesh:  # every device has it
+        return None
     return mesh, tuple(tuple(_NAME.findall(axis)) for axis in _AXIS.findall(match["axes"]))
 
 
