@@ -116,7 +116,7 @@ def prepare(
     if known is not None and known.closed is closed:
         return known
     with uncollected():
-        captured = capture(closed, machine.platform, memory_bound, spread is not None)
+        captured = capture(closed, machine.platform, memory_bound, spread)
         programs = tuple(
             translate(region.program, name, _overwritable(region, machine.spec, captured, donated))
             for region in captured.regions

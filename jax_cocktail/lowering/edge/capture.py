@@ -26,7 +26,8 @@ from jax_cocktail.lowering.edge.adapter import (
 )
 from jax_cocktail.lowering.edge.branches import choices
 from jax_cocktail.lowering.edge.flatten import Flat, flatten
-from jax_cocktail.lowering.edge.shardings import Division
+from jax_cocktail.lowering.edge.follow import Followed, follow
+from jax_cocktail.lowering.edge.shardings import Division, Spread
 from jax_cocktail.primitives import CONTROL_FLOW, FUSIBLE, LIBRARY, MOVEMENT
 from jax_cocktail.primitives.equation import Equation, Program, Variable, primitives_in
 from jax_cocktail.primitives.jaxprs import communicates, equations_inside
@@ -46,9 +47,12 @@ ASKED_FOR = 'its options say force="stock"'
 # warning either.
 COMMUNICATES = "it communicates with other devices in every iteration"
 DIVIDED = f"{COMMUNICATES}, so XLA runs the loop, and our programs in it"
+# The reason for a region that several devices would have to compute together. It causes no warning: the
+# arguments are divided as the user wants it.
+TOGETHER = "devices that divide its arguments would have to communicate"
 MEMORY_BOUND_SUBGRAPH = "memory-bound subgraph"
-CONSTRAINTS = frozenset({"sharding_constraint", "reshard"})
 _NAMED = 4  # primitives that the name of a memory-bound subgraph lists
+NOTHING = Followed()  # is divided
 _ONLY_STOCK = frozenset({"ragged_dot_general", "approx_top_k"})  # primitives that only stock XLA compiles
 
 Converted = tuple[Equation, tuple[Exit, ...]] | None  # None: the equation stays with stock XLA
@@ -80,7 +84,7 @@ class Capture:
     """The regions and remaining equations of a marked jaxpr, before compilation.
 
     `left`: control flow that we cannot compile; `declined`: subgraphs without control flow in which there is
-    nothing to gain.
+    nothing to gain; `followed`: how values are divided.
     """
 
     flat: Flat
@@ -89,16 +93,17 @@ class Capture:
     left: tuple[Left, ...]
     beside: Counts
     declined: tuple[Left, ...] = ()
+    followed: Followed = NOTHING
 
 
 def capture(
-    closed: Any, platform: str = "cpu", memory_bound: bool = False, divided: bool = False
+    closed: Any, platform: str = "cpu", memory_bound: bool = False, spread: Spread | None = None
 ) -> Capture:
     """Divides the jaxpr of a marked call into regions and equations for stock XLA. `memory_bound`: regions
-    need no control flow (see `stitch.partition`); `divided`: XLA divides them over several devices, and what
-    says how stays with it."""
+    need no control flow (see `stitch.partition`); `spread`: how several devices divide the arguments."""
     calls = Calls(platform)
     flat = flatten(closed, calls)
+    followed = NOTHING if spread is None else follow(flat, spread, calls)
     adapter = Adapter(calls)
     for var, value in zip(flat.constvars, flat.consts, strict=True):
         is_array = hasattr(var.aval, "shape") and not is_key(var.aval)  # neither a token nor keys
@@ -113,7 +118,9 @@ def capture(
     returned = {atom for atom in flat.outvars if not isinstance(atom, jex.Literal)}
     needed = _needed(flat, returned)
     for position, equation in enumerate(flat.equations):
-        converted, reason = _convert(adapter, calls, equation, divided)
+        converted, reason = _convert(adapter, calls, equation)
+        if reason is None and position in followed.apart:
+            reason = UnsupportedError("XLA divides it over several devices")
         if reason is not None and holds_control_flow(equation):
             left.append(_left(equation, reason))
         operands = (atom for atom in equation.invars if not isinstance(atom, jex.Literal))
@@ -142,7 +149,8 @@ def capture(
         else region
         for number, region in enumerate(regions)
     )
-    return Capture(flat, parts.order, regions, tuple(left), _beside(flat, parts), _declined(flat, parts))
+    rest = tuple(left), _beside(flat, parts), _declined(flat, parts)
+    return Capture(flat, parts.order, regions, *rest, followed)
 
 
 def _left(equation: Any, reason: UnsupportedError) -> Left:
@@ -220,13 +228,9 @@ def _first_source(flat: Flat, members: Sequence[int]) -> str:
     return next((str(source) for source in sources if source.file), "")
 
 
-def _convert(
-    adapter: Adapter, calls: Calls, equation: Any, divided: bool
-) -> tuple[Converted, UnsupportedError | None]:
+def _convert(adapter: Adapter, calls: Calls, equation: Any) -> tuple[Converted, UnsupportedError | None]:
     if forced_to_stock(equation):
         return None, UnsupportedError(ASKED_FOR)
-    if divided and primitive_name(equation) in CONSTRAINTS:
-        return None, UnsupportedError("it says how devices divide a value")
     if calls.body(equation) is not None:
         return None, UnsupportedError("it is a rematerialised call without control flow")
     try:

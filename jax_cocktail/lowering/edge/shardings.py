@@ -116,4 +116,4 @@ def spec_of(sharding: Any, rank: int) -> Spec | None:
     entries = [*sharding.spec, *[None] * (rank - len(sharding.spec))]
     if not all(each is None or isinstance(each, str | tuple) for each in entries):
         return None
-    return tuple(() if each is None else (each,) if isinstance(each, str) else tuple(each) for each in entries)
+    return tuple((each,) if isinstance(each, str) else tuple(each or ()) for each in entries)

@@ -31,13 +31,26 @@ class Shard:
     numbered: bool
 
 
+def followed(
+    program: UProgram, axes: Mapping[int, int], parts: int, zeros: Collection[int] = ()
+) -> tuple[Axis, ...]:
+    """How the results of a program are divided, as in a `Shard`. Raises Uncuttable."""
+    spread = _spread(program, axes, parts, zeros)
+    return tuple(spread.axis.get(v) for v in program.entry.results)
+
+
+def _spread(program: UProgram, axes: Mapping[int, int], parts: int, zeros: Collection[int]) -> Spread:
+    parameters = program.entry.parameters
+    divided = {parameters[n]: axis for n, axis in axes.items()}
+    return Spread(program.entry.body, divided, parts, {parameters[n] for n in zeros})
+
+
 def shard(program: UProgram, axes: Mapping[int, int], parts: int, zeros: Collection[int] = ()) -> Shard:
     """The program of each part, if operands are divided along `axes`. `zeros`: the operands that are known to
     be arrays of zeros. Raises Uncuttable."""
     program = remove_dead_code(program)
     entry = program.entry
-    divided = {entry.parameters[n]: axis for n, axis in axes.items()}
-    spread = Spread(entry.body, divided, parts, {entry.parameters[n] for n in zeros})
+    spread = _spread(program, axes, parts, zeros)
     results = tuple(spread.axis.get(v) for v in entry.results)
     if parts == 1:
         return Shard(program, tuple(axes.get(n) for n in range(len(entry.parameters))), results, False)

@@ -1,0 +1,161 @@
+"""Follows the shardings of a call's arguments through its equations, by the ties of our operators.
+
+XLA's partitioner does the same, and decides: where it finds other shardings, it moves data at the border of a
+region, and the results are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+
+from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.lowering.edge.adapter import Calls, holds_control_flow, is_key, primitive_name, program
+from jax_cocktail.lowering.edge.flatten import Flat
+from jax_cocktail.lowering.edge.shardings import Names, Spread, spec_of
+from jax_cocktail.primitives import translate
+from jax_cocktail.primitives.jaxprs import open_jaxpr
+from jax_cocktail.schedule.vmap.cut import SUM, Uncuttable
+from jax_cocktail.schedule.vmap.shards import followed
+from jax_cocktail.schedule.vmap.spread import Axis
+
+CONSTRAINTS = frozenset({"sharding_constraint", "reshard"})  # they say how devices divide a value
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Followed:
+    """How the values of a call are divided.
+
+    Attributes:
+      specs: of its variables, as far as they are known.
+      zeros: the variables that are arrays of zeros.
+      apart: the positions of equations without control flow that XLA is to partition, since they communicate
+        or say how a value is divided.
+    """
+
+    specs: Mapping[Any, Sequence[Names]] = field(default_factory=dict)
+    zeros: Collection[Any] = frozenset()
+    apart: Collection[int] = frozenset()
+
+
+def follow(flat: Flat, spread: Spread, calls: Calls) -> Followed:
+    """Follows the shardings of a call's arguments."""
+    pairs = zip(flat.template.invars, spread.operands, strict=True)
+    specs: dict[Any, Sequence[Names]] = {var: spec for var, spec in pairs if spec is not None}
+    zeros, terms, apart = set[Any](), set[Any](), set[int]()
+    for position, equation in enumerate(flat.equations):
+        if primitive_name(equation) in CONSTRAINTS:
+            sharding = equation.params.get("sharding", equation.params.get("dst_sharding"))
+            spec = spec_of(sharding, len(equation.outvars[0].aval.shape))
+            if spec is not None and {n for names in spec for n in names} <= dict(spread.mesh).keys():
+                specs[equation.outvars[0]] = spec
+            apart.add(position)
+            continue
+        if _is_zeros(equation):
+            zeros.update(equation.outvars)
+        found = _of_results(equation, specs, spread, zeros, calls)
+        specs.update(zip(equation.outvars, found.specs, strict=True))
+        summed = [var for var, names in zip(equation.outvars, found.sums, strict=True) if names]
+        if holds_control_flow(equation):
+            terms.update(summed)
+        elif found.lost(spread) or summed or not terms.isdisjoint(_variables(equation)):
+            apart.add(position)
+    return Followed(specs, zeros, apart)
+
+
+def _variables(equation: Any) -> list[Any]:
+    return list(dict.fromkeys(v for v in equation.invars if not isinstance(v, jex.Literal)))
+
+
+def _of_results(
+    equation: Any, specs: Mapping[Any, Sequence[Names]], spread: Spread, zeros: Collection[Any], calls: Calls
+) -> Found:
+    """How the results of an equation are divided, as far as we know."""
+    variables = _variables(equation)
+    given = [specs.get(var, ()) for var in variables]
+    nothing = Found([len(getattr(var.aval, "shape", ())) for var in equation.outvars])
+    if not any(map(any, given)):
+        return nothing
+    try:
+        alone = translate(program(_alone(equation, variables), calls), "equation")
+    except UnsupportedError:
+        return nothing
+    zero = [n for n, var in enumerate(variables) if var in zeros]
+    found = Found([v.type.rank for v in alone.entry.results])
+    for names, axes in choices(variables, given, spread, found):
+        try:
+            found.add(names, followed(alone, axes, spread.parts(names), zero))
+        except Uncuttable as error:
+            found.fail(names, error)
+    return found
+
+
+class Found:
+    """The specs of results, as one group of axes of a mesh after another divides them. `sums`: the axes over
+    which devices have terms of a result; `reasons`: why a group cannot divide some operands."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self.specs: list[list[Names]] = [[()] * rank for rank in ranks]
+        self.sums: list[Names] = [()] * len(ranks)
+        self.used: set[str] = set()
+        self.reasons: dict[Names, str] = {}
+
+    def add(self, names: Names, axes: Sequence[Axis]) -> None:
+        self.used.update(names)
+        for number, axis in enumerate(axes):
+            if axis == SUM:
+                self.sums[number] += names
+            elif axis is not None:
+                self.specs[number][axis] += names
+
+    def fail(self, names: Names, error: Uncuttable) -> None:
+        self.reasons.setdefault(names, str(error))
+
+    def lost(self, spread: Spread) -> list[str]:
+        """Why some axes of the mesh divide nothing."""
+        left = (names for names in self.reasons if not self.used.issuperset(names))
+        return [self.reasons[names] for names in left if spread.parts(names) > 1]
+
+
+def choices(
+    operands: Sequence[Any], specs: Sequence[Sequence[Names]], spread: Spread, found: Found
+) -> Iterator[tuple[Names, dict[int, int]]]:
+    """Groups of axes of the mesh with the axes of operands that they divide, those of most bytes first: all
+    that a group divides, then one by one. A group of which an axis is used is not tried again."""
+    together: dict[Names, dict[int, int]] = {}
+    for number, spec in enumerate(specs):
+        for axis, names in enumerate(spec):
+            if names:
+                together.setdefault(names, {})[number] = axis
+    every = [*together.items()]
+    every += [(n, {k: d}) for n, axes in together.items() if len(axes) > 1 for k, d in axes.items()]
+    for names, axes in sorted(every, key=lambda pair: -sum(nbytes(operands[k]) for k in pair[1])):
+        if found.used.isdisjoint(names):
+            yield names, axes
+
+
+def nbytes(var: Any) -> int:
+    return prod(var.aval.shape) * (8 if is_key(var.aval) else var.aval.dtype.itemsize)
+
+
+def _is_zeros(equation: Any) -> bool:
+    """True for an equation that makes an array of zeros."""
+    first = next(iter(equation.invars), None)
+    if primitive_name(equation) != "broadcast_in_dim" or not isinstance(first, jex.Literal):
+        return False
+    return not np.any(first.val)
+
+
+def _alone(equation: Any, variables: Sequence[Any]) -> Any:
+    """A closed jaxpr of one equation."""
+    empty = open_jaxpr(jax.make_jaxpr(lambda: ())())
+    results, effects = list(equation.outvars), equation.effects
+    opened = empty.replace(invars=list(variables), eqns=[equation], outvars=results, effects=effects)
+    return jex.ClosedJaxpr(opened, [])
+
