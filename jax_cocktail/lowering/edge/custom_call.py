@@ -297,6 +297,8 @@ def _call(
     if invocation.workspace_bytes:
         shapes.append(jax.ShapeDtypeStruct((invocation.workspace_bytes,), np.uint8))
 
+    others = len(shapes) - len(results)
+
     def run(*plain: Any) -> Any:
         function = jax.ffi.ffi_call(invocation.target, shapes, input_output_aliases=dict(executable.aliases))
         bound = _bound(executable, invocation.launch, plain, shapes)
@@ -304,7 +306,7 @@ def _call(
 
     def call(*values: Any) -> list[Any]:
         plain = [jax.random.key_data(v) if is_key(v) else v for v in values]
-        outputs = run(*plain) if division is None else on_each_device(division, run)(*plain)
+        outputs = run(*plain) if division is None else on_each_device(division, run, others)(*plain)
         pairs = zip(outputs[: len(results)], region.program.outputs, strict=True)
         rings = outputs[len(results) : len(results) + (stamps is not None)]
         return [*(_wrapped(output, atom.key_impl) for output, atom in pairs), *rings]

@@ -104,20 +104,22 @@ def _divided(region: Region, program: UProgram, captured: Capture, spread: Sprea
 
 
 def on_each_device(
-    division: Division, function: Callable[..., Sequence[Any]]
+    division: Division, function: Callable[..., Sequence[Any]], others: int
 ) -> Callable[..., Sequence[Any]]:
-    """The function of whole arrays of which each device computes its part by `function`. What that returns
-    beyond the results of the region stays on the device."""
+    """The function of whole arrays of which each device computes its part by `function`. It returns so many
+    `others` beside the results of the region, which it takes of any device."""
 
     def part(*operands: Any) -> tuple[Any, ...]:
         numbers = (lax.axis_index(names) for names in division.numbers)
-        outputs = function(*operands, *numbers)[: len(division.results)]
-        pairs = zip(outputs, division.sums, strict=True)
-        return tuple(lax.psum(output, names) if names else output for output, names in pairs)
+        outputs = function(*operands, *numbers)
+        pairs = [*zip(outputs, division.sums, strict=False)]
+        added = (lax.psum(output, names) if names else output for output, names in pairs)
+        return *added, *outputs[len(pairs) :]
 
     names, sizes = zip(*division.mesh, strict=True)
     mesh = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
     given, made = (tuple(map(_spec, each)) for each in (division.operands, division.results))
+    made += (PartitionSpec(),) * others
     mapped = jax.shard_map(part, mesh=mesh, in_specs=given, out_specs=made, check_vma=False)
 
     def whole(*operands: Any) -> Sequence[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -152,10 +153,14 @@ def _is_zeros(equation: Any) -> bool:
     return not np.any(first.val)
 
 
+@cache
+def _empty() -> Any:
+    return open_jaxpr(jax.make_jaxpr(lambda: ())())
+
+
 def _alone(equation: Any, variables: Sequence[Any]) -> Any:
     """A closed jaxpr of one equation."""
-    empty = open_jaxpr(jax.make_jaxpr(lambda: ())())
     results, effects = list(equation.outvars), equation.effects
-    opened = empty.replace(invars=list(variables), eqns=[equation], outvars=results, effects=effects)
+    opened = _empty().replace(invars=list(variables), eqns=[equation], outvars=results, effects=effects)
     return jex.ClosedJaxpr(opened, [])
 

@@ -17,7 +17,7 @@ from jax.interpreters import mlir
 from jax_cocktail.lowering.edge.adapter import ORDERED, lowering_rule
 from jax_cocktail.lowering.edge.custom_call import PLATFORMS
 from jax_cocktail.lowering.edge.meshes import Place, automatic, place_of, place_of_parts
-from jax_cocktail.lowering.edge.shardings import shardings_of, spread_of
+from jax_cocktail.lowering.edge.shardings import Typed, shardings_of, spread_of
 from jax_cocktail.lowering.state import STATE, Mark, in_state, read_mark
 
 
@@ -89,13 +89,13 @@ def _obstacle(ctx: Any, jaxpr: Any) -> str:
     return "" if manual is None else automatic(axes.mesh, manual)
 
 
-def _shardings(ctx: Any, operands: Sequence[Any]) -> tuple[str, ...]:
+def _shardings(ctx: Any, operands: Sequence[Any]) -> tuple[Typed, ...]:
     """The shardings of the operands of a call that XLA divides over several devices."""
     several = (getattr(ctx.module_context.axis_context, "num_devices", 1) or 1) > 1
     return shardings_of(operands, STATE.shardings) if several else ()
 
 
-def _place(ctx: Any, shardings: Sequence[str]) -> Place:
+def _place(ctx: Any, shardings: Sequence[Typed]) -> Place:
     """The place of what is lowered: each device of a mesh, or all devices of the module together."""
     axes = ctx.module_context.axis_context
     if getattr(axes, "manual_axes", None) is not None:

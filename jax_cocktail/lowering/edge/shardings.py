@@ -17,6 +17,7 @@ import jax
 from jax_cocktail.utask.types import TensorType
 
 Names = tuple[str, ...]  # axes of a mesh that divide one axis of an array, the major one first
+Typed = tuple[str, str]  # the type and the sharding of a value, as MLIR prints them; "" if it is unknown
 Spec = tuple[Names, ...]  # for each axis of an array
 
 _SHARDING = re.compile(r"#sdy\.sharding<mesh<\[(?P<mesh>[^\]]*)\]>, \[(?P<axes>[^\]]*)\]")
@@ -64,10 +65,10 @@ class Division:
     types: tuple[TensorType, ...]
 
 
-def spread_of(texts: Sequence[str], devices: int) -> Spread | None:
+def spread_of(operands: Sequence[Typed], devices: int) -> Spread | None:
     """The shardings of the operands of a call in a module for so many devices; None if it has none of one
-    mesh of all devices. `texts`: see `shardings_of`."""
-    found = [*map(_parsed, texts)]
+    mesh of all devices."""
+    found = [_parsed(text) for _, text in operands]
     meshes = {mesh for mesh, _ in filter(None, found)}
     if len(meshes) != 1:
         return None
@@ -75,20 +76,21 @@ def spread_of(texts: Sequence[str], devices: int) -> Spread | None:
     return spread if spread.size == devices else None
 
 
-def shardings_of(operands: Sequence[Any], around: Sequence[str]) -> tuple[str, ...]:
-    """The shardings of values of a module, as MLIR prints them; "" where they are unknown. `around`: those of
-    the arguments of the function that is lowered, if it is not the main one."""
-    return tuple(_sharding_of(operand, around) for operand in operands)
+def shardings_of(operands: Sequence[Any], around: Sequence[Typed]) -> tuple[Typed, ...]:
+    """The types and shardings of values of a module. `around`: those of the arguments of the function that is
+    lowered, if it is not the main one."""
+    return tuple((str(operand.type), _sharding_of(operand, around)) for operand in operands)
 
 
-def _sharding_of(operand: Any, around: Sequence[str]) -> str:
+def _sharding_of(operand: Any, around: Sequence[Typed]) -> str:
     try:
         owner = operand.owner
         if hasattr(operand, "arg_number"):
             function = owner.owner
             if function.name.value != "main":  # it takes tokens before its arguments
                 position = operand.arg_number - len(owner.arguments) + len(around)
-                return around[position] if position >= 0 else ""
+                type_, sharding = around[position] if position >= 0 else ("", "")
+                return sharding if type_ == str(operand.type) else ""
             attributes = function.attributes["arg_attrs"][operand.arg_number]
             return str(attributes["sdy.sharding"]) if "sdy.sharding" in attributes else ""
         if "sdy.sharding_constraint" in str(getattr(owner, "name", "")):

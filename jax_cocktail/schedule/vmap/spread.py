@@ -112,8 +112,8 @@ class Spread:
     # -- operators ---------------------------------------------------------------------------------------
     def _operator(self, operator: UOperator) -> None:
         axes = tuple(self.axis.get(v) for v in operator.inputs)
-        if not operator.facts.total or operator.facts.together:
-            raise _mixed(operator.kind, operator.source)
+        if not operator.facts.total:
+            raise Uncuttable(f"it can fail{_at(operator.source)}, which must not depend on the device")
         self._zeros.difference_update(operator.outputs)
         if not set(axes) - {None}:
             self._note(operator.outputs, (None,) * len(operator.outputs))
@@ -190,5 +190,8 @@ def _scattered(operator: UOperator, axes: Sequence[Axis]) -> tuple[Axis, ...] | 
 
 
 def _mixed(kind: str, source: Source) -> Uncuttable:
-    where = f" at {source}" if source.file else ""
-    return Uncuttable(f"{kind}{where} needs values of all devices")
+    return Uncuttable(f"{kind}{_at(source)} needs values of all devices")
+
+
+def _at(source: Source) -> str:
+    return f" at {source}" if source.file else ""
