@@ -52,8 +52,8 @@ class Place:
         if self.divided == 1 or self.spread is not None:
             return ""
         return (
-            f"the module runs on {self.divided} devices, and does not say how they divide the arguments; use"
-            " jax.jit of the whole program, or jax.shard_map"
+            f"the module runs on {self.divided} devices, and does not say how they divide the operands; use"
+            " jax_cocktail.jit for the outermost function, or jax.shard_map"
         )
 
 
