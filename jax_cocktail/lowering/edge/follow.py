@@ -31,7 +31,7 @@ CONSTRAINTS = frozenset({"sharding_constraint", "reshard"})  # they say how devi
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Followed:
-    """How the values of a call are divided.
+    """The shardings of the values of a call.
 
     Attributes:
       specs: of its variables, as far as they are known.
@@ -77,7 +77,7 @@ def _variables(equation: Any) -> list[Any]:
 def _of_results(
     equation: Any, specs: Mapping[Any, Sequence[Names]], spread: Spread, zeros: Collection[Any], calls: Calls
 ) -> Found:
-    """How the results of an equation are divided, as far as we know."""
+    """The shardings of the results of an equation, as far as we know them."""
     variables = _variables(equation)
     given = [specs.get(var, ()) for var in variables]
     nothing = Found([len(getattr(var.aval, "shape", ())) for var in equation.outvars])
@@ -119,7 +119,7 @@ class Found:
         self.reasons.setdefault(names, str(error))
 
     def lost(self, spread: Spread) -> list[str]:
-        """Why some axes of the mesh divide nothing."""
+        """The reasons why some axes of the mesh divide nothing."""
         left = (names for names in self.reasons if not self.used.issuperset(names))
         return [self.reasons[names] for names in left if spread.parts(names) > 1]
 

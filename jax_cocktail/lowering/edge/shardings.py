@@ -1,4 +1,4 @@
-"""How XLA divides the arguments of a call, as the module that is lowered says it.
+"""The shardings of the arguments of a call, as the module that is lowered says them.
 
 The shardings of a module's arguments are attributes of its main function, and JAX sets them before it lowers
 the body. They name the axes of a mesh, not its devices: JAX lowers once for all devices.

@@ -34,7 +34,7 @@ class Shard:
 def followed(
     program: UProgram, axes: Mapping[int, int], parts: int, zeros: Collection[int] = ()
 ) -> tuple[Axis, ...]:
-    """How the results of a program are divided, as in a `Shard`. Raises Uncuttable."""
+    """The axes along which the results of a program are divided, as in a `Shard`. Raises Uncuttable."""
     spread = _spread(program, axes, parts, zeros)
     return tuple(spread.axis.get(v) for v in program.entry.results)
 

@@ -15,13 +15,9 @@ from jax_cocktail.analysis.axes import Tie, rule
 from jax_cocktail.schedule.vmap.cut import SUM, Uncuttable
 from jax_cocktail.schedule.vmap.lockstep import element_loop
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, StitchedUTask, UOperator
-from jax_cocktail.utask.operators import VIEWS
 from jax_cocktail.utask.types import FLOATS, Source, Value
 
 Axis = int | None  # of a value; None: all parts have it whole
-_SAME = frozenset({"neg", "copy", "broadcast", "reshape", "transpose", "slice", "reverse"})
-_KEEPS_ZEROS = VIEWS | {"copy", "convert", "neg"}
-_TERMS = frozenset({"add", "sub", "concatenate", "pad"})
 
 
 class Spread:
@@ -140,29 +136,25 @@ class Spread:
             return not any(operator.data)
         if operator.kind == "empty":  # something else writes it before it is read
             return True
-        return operator.kind in _KEEPS_ZEROS and operator.inputs[0] in self._zeros
+        return operator.facts.linear == "first" and operator.inputs[0] in self._zeros
 
     def _linear(self, operator: UOperator, axes: Sequence[Axis]) -> tuple[Axis, ...] | None:
         """The operands of a term of the result, if it is linear in operands of which each part has a term."""
-        kind, inputs = operator.kind, operator.inputs
-        terms = tuple(map(self._is_term, inputs))
-        first, *others = axes
-        alone = first == SUM and not set(others) - {None}
-        if kind in _SAME or (kind == "reduce" and operator["op"] == "sum") or kind == "dynamic_slice":
-            return tuple(axes) if alone else None
-        if kind == "convert":
-            return (SUM,) if {inputs[0].type.dtype, operator.output.type.dtype} <= FLOATS else None
-        if kind in _TERMS:
-            return (SUM,) * len(axes) if all(terms) else None
-        if kind == "select":
-            return (None, SUM, SUM) if first is None and all(terms[1:]) else None
-        if kind == "dynamic_update_slice":
-            return (SUM, SUM, *others[1:]) if all(terms[:2]) and not set(others[1:]) - {None} else None
-        if kind == "scatter" and operator["op"] == "add" and terms[0]:
-            return _scattered(operator, axes)
-        if kind in ("mul", "dot") and len(axes) == 2:
-            return tuple(axes) if set(axes) == {SUM, None} else None
-        return tuple(axes) if kind == "div" and alone else None
+        form, *places = operator.facts.linear.split() or [""]
+        if operator.kind == "scatter":
+            return _scattered(operator, axes) if self._is_term(operator.inputs[0]) else None
+        if form == "each":
+            return tuple(axes) if set(axes) == {SUM, None} and axes.count(SUM) == 1 else None
+        if form == "sum":
+            form = "first" if operator["op"] == "sum" else ""
+        terms = {0} if form == "first" else set(map(int, places)) or set(range(len(axes)))
+        fixed = all(axis is None for k, axis in enumerate(axes) if k not in terms)
+        if not form or not fixed or not all(self._is_term(operator.inputs[k]) for k in terms):
+            return None
+        kinds = {v.type.dtype for v in (operator.inputs[min(terms)], operator.output)}
+        if (operator.facts.divides or len(kinds) > 1) and not kinds <= FLOATS:  # integers are rounded
+            return None
+        return tuple(SUM if k in terms else None for k in range(len(axes)))
 
 
 def _contracted(operator: UOperator, axes: Sequence[Axis]) -> tuple[Axis, ...] | None:
@@ -180,6 +172,8 @@ def _contracted(operator: UOperator, axes: Sequence[Axis]) -> tuple[Axis, ...] |
 
 def _scattered(operator: UOperator, axes: Sequence[Axis]) -> tuple[Axis, ...] | None:
     """Updates that are added anywhere, each part its own."""
+    if operator["op"] != "add":
+        return None
     if axes[2] == SUM:
         return (SUM, None, SUM) if axes[1] is None else None
     window = operator.ints("update_window_dims")
