@@ -90,8 +90,10 @@ class Request:
 
     @cached_property
     def offered(self) -> bool:
-        """True if stock XLA may run the call until the background has our program."""
-        return self.mapped is None and background.offered(self.mark)
+        """True if stock XLA may run the call until the background has our program. Several processes would
+        not change over at the same call."""
+        alone = self.mapped is None and self.place.processes == 1
+        return alone and background.offered(self.mark)
 
     @property
     def needs_measured_card(self) -> bool:

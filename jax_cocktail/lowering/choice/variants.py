@@ -29,7 +29,6 @@ from jax_cocktail.lowering.edge import custom_call, gpu_call
 from jax_cocktail.lowering.edge.adapter import is_key
 from jax_cocktail.lowering.edge.capture import Capture, Region, capture
 from jax_cocktail.lowering.edge.rerun import Rewritten
-from jax_cocktail.lowering.edge.shardings import Spread
 from jax_cocktail.lowering.state import STATE, Mark, Stopped, go_on
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.portable import name_of
@@ -45,6 +44,7 @@ from jax_cocktail.warning import warn
 
 if TYPE_CHECKING:
     from jax_cocktail.compiler import Artifact, Emitted
+    from jax_cocktail.lowering.edge.shardings import Spread
 
 Part = tuple[Candidate, int]  # a way to compile the region with this number
 Built = dict[int, Executable]  # by region number; regions that stay with stock XLA have no entry

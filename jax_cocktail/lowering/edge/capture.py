@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.extend.core as jex
 import numpy as np
@@ -26,8 +26,6 @@ from jax_cocktail.lowering.edge.adapter import (
 )
 from jax_cocktail.lowering.edge.branches import choices
 from jax_cocktail.lowering.edge.flatten import Flat, flatten
-from jax_cocktail.lowering.edge.follow import Followed, follow
-from jax_cocktail.lowering.edge.shardings import Division, Spread
 from jax_cocktail.primitives import CONTROL_FLOW, FUSIBLE, LIBRARY, MOVEMENT
 from jax_cocktail.primitives.equation import Equation, Program, Variable, primitives_in
 from jax_cocktail.primitives.jaxprs import communicates, equations_inside
@@ -35,6 +33,9 @@ from jax_cocktail.primitives.messages import Log, logged
 from jax_cocktail.primitives.side_exit import Exit, leaving_if_full, threaded, with_exits
 from jax_cocktail.report import Counts, Left
 from jax_cocktail.stitch.partition import Node, Partition, partition
+
+if TYPE_CHECKING:
+    from jax_cocktail.lowering.edge.shardings import Division, Followed, Spread
 
 # Constants up to this size are embedded in the program; larger ones are operands, so that they are shared.
 EMBEDDED_BYTES = 1024
@@ -52,7 +53,6 @@ DIVIDED = f"{COMMUNICATES}, so XLA runs the loop, and our programs in it"
 TOGETHER = "devices that divide its arguments would have to communicate"
 MEMORY_BOUND_SUBGRAPH = "memory-bound subgraph"
 _NAMED = 4  # primitives that the name of a memory-bound subgraph lists
-NOTHING = Followed()  # is divided
 _ONLY_STOCK = frozenset({"ragged_dot_general", "approx_top_k"})  # primitives that only stock XLA compiles
 
 Converted = tuple[Equation, tuple[Exit, ...]] | None  # None: the equation stays with stock XLA
@@ -84,7 +84,7 @@ class Capture:
     """The regions and remaining equations of a marked jaxpr, before compilation.
 
     `left`: control flow that we cannot compile; `declined`: subgraphs without control flow in which there is
-    nothing to gain; `followed`: how values are divided.
+    nothing to gain; `followed`: the shardings of values, if several devices divide the arguments.
     """
 
     flat: Flat
@@ -93,7 +93,7 @@ class Capture:
     left: tuple[Left, ...]
     beside: Counts
     declined: tuple[Left, ...] = ()
-    followed: Followed = NOTHING
+    followed: Followed | None = None
 
 
 def capture(
@@ -103,7 +103,11 @@ def capture(
     need no control flow (see `stitch.partition`); `spread`: how several devices divide the arguments."""
     calls = Calls(platform)
     flat = flatten(closed, calls)
-    followed = NOTHING if spread is None else follow(flat, spread, calls)
+    followed = None
+    if spread is not None:
+        from jax_cocktail.lowering.edge.follow import follow  # few calls are divided
+
+        followed = follow(flat, spread, calls)
     adapter = Adapter(calls)
     for var, value in zip(flat.constvars, flat.consts, strict=True):
         is_array = hasattr(var.aval, "shape") and not is_key(var.aval)  # neither a token nor keys
@@ -119,7 +123,7 @@ def capture(
     needed = _needed(flat, returned)
     for position, equation in enumerate(flat.equations):
         converted, reason = _convert(adapter, calls, equation)
-        if reason is None and position in followed.apart:
+        if reason is None and followed is not None and position in followed.apart:
             reason = UnsupportedError("XLA divides it over several devices")
         if reason is not None and holds_control_flow(equation):
             left.append(_left(equation, reason))

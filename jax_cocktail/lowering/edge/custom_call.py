@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.extend.core as jex
@@ -27,12 +27,14 @@ from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering.edge import gpu_call
 from jax_cocktail.lowering.edge.adapter import at_source_of, is_key, labelled, primitive_name, with_attribute
 from jax_cocktail.lowering.edge.capture import Capture, Region
-from jax_cocktail.lowering.edge.divisions import on_each_device
 from jax_cocktail.lowering.edge.rerun import Rewritten, Told, deliver, run_again
 from jax_cocktail.primitives import CONTROL_FLOW, physical_type
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.runtime import routines, trust
 from jax_cocktail.utask.plan import LaunchPlan
+
+if TYPE_CHECKING:
+    from jax_cocktail.lowering.edge.shardings import Division
 
 TARGET = "jax_cocktail_cpu"
 TARGETS = (TARGET, gpu_call.TARGET, gpu_call.TARGET_WITHOUT_GRAPH)
@@ -306,7 +308,7 @@ def _call(
 
     def call(*values: Any) -> list[Any]:
         plain = [jax.random.key_data(v) if is_key(v) else v for v in values]
-        outputs = run(*plain) if division is None else on_each_device(division, run, others)(*plain)
+        outputs = (run if division is None else _divided(run, division, others))(*plain)
         pairs = zip(outputs[: len(results)], region.program.outputs, strict=True)
         rings = outputs[len(results) : len(results) + (stamps is not None)]
         return [*(_wrapped(output, atom.key_impl) for output, atom in pairs), *rings]
@@ -335,6 +337,12 @@ def _call(
         for equation in traced.eqns
     ]
     return [at_source_of(each, first) for each in call_itself + following], flags, rings
+
+
+def _divided(function: Any, division: Division, others: int) -> Any:
+    from jax_cocktail.lowering.edge.divisions import on_each_device  # few calls are divided
+
+    return on_each_device(division, function, others)
 
 
 def _completed(equation: Any, binary: Any, label: str) -> Any:

@@ -77,6 +77,7 @@ def _obstacle(region: Region) -> str:
 
 def _divided(region: Region, program: UProgram, captured: Capture, spread: Spread) -> _Divided:
     followed, entry = captured.followed, program.entry
+    assert followed is not None
     specs = [followed.specs.get(var, ()) for var in region.operands]
     zeros = [n for n, var in enumerate(region.operands) if var in followed.zeros]
     operands, results = (Found([v.type.rank for v in vs]) for vs in (entry.parameters, entry.results))

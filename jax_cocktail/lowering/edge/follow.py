@@ -7,7 +7,6 @@ region, and the results are the same.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.edge.adapter import Calls, holds_control_flow, is_key, primitive_name, program
 from jax_cocktail.lowering.edge.flatten import Flat
-from jax_cocktail.lowering.edge.shardings import Names, Spread, spec_of
+from jax_cocktail.lowering.edge.shardings import Followed, Names, Spread, spec_of
 from jax_cocktail.primitives import translate
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.schedule.vmap.cut import SUM, Uncuttable
@@ -27,22 +26,6 @@ from jax_cocktail.schedule.vmap.shards import followed
 from jax_cocktail.schedule.vmap.spread import Axis
 
 CONSTRAINTS = frozenset({"sharding_constraint", "reshard"})  # they say how devices divide a value
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Followed:
-    """The shardings of the values of a call.
-
-    Attributes:
-      specs: of its variables, as far as they are known.
-      zeros: the variables that are arrays of zeros.
-      apart: the positions of equations without control flow that XLA is to partition, since they communicate
-        or say how a value is divided.
-    """
-
-    specs: Mapping[Any, Sequence[Names]] = field(default_factory=dict)
-    zeros: Collection[Any] = frozenset()
-    apart: Collection[int] = frozenset()
 
 
 def follow(flat: Flat, spread: Spread, calls: Calls) -> Followed:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax.extend.core.primitives import jit_p
 from jax.interpreters import mlir
 
 from jax_cocktail.lowering.edge.adapter import ORDERED, lowering_rule
 from jax_cocktail.lowering.edge.custom_call import PLATFORMS
-from jax_cocktail.lowering.edge.meshes import Place, automatic, place_of, place_of_parts
-from jax_cocktail.lowering.edge.shardings import Typed, shardings_of, spread_of
+from jax_cocktail.lowering.edge.meshes import ALONE, Place, automatic, place_of, place_of_parts
 from jax_cocktail.lowering.state import STATE, Mark, in_state, read_mark
+
+if TYPE_CHECKING:
+    from jax_cocktail.lowering.edge.shardings import Typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,16 @@ def _obstacle(ctx: Any, jaxpr: Any) -> str:
 
 def _shardings(ctx: Any, operands: Sequence[Any]) -> tuple[Typed, ...]:
     """The shardings of the operands of a call that XLA divides over several devices."""
-    several = (getattr(ctx.module_context.axis_context, "num_devices", 1) or 1) > 1
-    return shardings_of(operands, STATE.shardings) if several else ()
+    if _devices(ctx) == 1:
+        return ()
+    from jax_cocktail.lowering.edge.shardings import shardings_of  # few calls are divided
+
+    return shardings_of(operands, STATE.shardings)
+
+
+def _devices(ctx: Any) -> int:
+    """The number of devices over which XLA divides the module."""
+    return getattr(ctx.module_context.axis_context, "num_devices", 1) or 1
 
 
 def _place(ctx: Any, shardings: Sequence[Typed]) -> Place:
@@ -100,5 +110,9 @@ def _place(ctx: Any, shardings: Sequence[Typed]) -> Place:
     axes = ctx.module_context.axis_context
     if getattr(axes, "manual_axes", None) is not None:
         return place_of(axes.mesh)
-    devices = getattr(axes, "num_devices", 1) or 1
-    return place_of_parts(devices, spread_of(shardings, devices) if devices > 1 else None)
+    devices = _devices(ctx)
+    if devices == 1:
+        return ALONE
+    from jax_cocktail.lowering.edge.shardings import spread_of  # few calls are divided
+
+    return place_of_parts(devices, spread_of(shardings, devices))

@@ -10,13 +10,12 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.extend.core as jex
 
 from jax_cocktail.lowering.edge.adapter import forced_to_stock, primitive_name
-from jax_cocktail.lowering.edge.shardings import Spread
 from jax_cocktail.lowering.state import Mark, read_mark
 from jax_cocktail.primitives.jaxprs import (
     communicates,
@@ -25,6 +24,9 @@ from jax_cocktail.primitives.jaxprs import (
     nested_jaxprs,
     open_jaxpr,
 )
+
+if TYPE_CHECKING:
+    from jax_cocktail.lowering.edge.shardings import Spread
 
 SHARD_MAP = "shard_map"
 LOOPS = frozenset({"scan", "while"})

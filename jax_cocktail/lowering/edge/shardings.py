@@ -7,8 +7,8 @@ the body. They name the axes of a mesh, not its devices: JAX lowers once for all
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -63,6 +63,22 @@ class Division:
     sums: tuple[Names, ...]
     numbers: tuple[Names, ...]
     types: tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Followed:
+    """The shardings of the values of a call.
+
+    Attributes:
+      specs: of its variables, as far as they are known.
+      zeros: the variables that are arrays of zeros.
+      apart: the positions of equations without control flow that XLA is to partition, since they communicate
+        or say how a value is divided.
+    """
+
+    specs: Mapping[Any, Sequence[Names]] = field(default_factory=dict)
+    zeros: Collection[Any] = frozenset()
+    apart: Collection[int] = frozenset()
 
 
 def spread_of(operands: Sequence[Typed], devices: int) -> Spread | None:
