@@ -157,6 +157,9 @@ def gradients_of_divided_batches(mesh: Mesh) -> None:
     agrees(jax.grad(loss, argnums=(0, 1)), w, xs, moved=["all-reduce"])
     agrees(jax.value_and_grad(loss), w, xs, moved=["all-reduce"])
     same(jax.grad(ours(loss))(w, xs), jax.grad(jax.jit(loss))(w, xs))
+    remarks = jax_cocktail.explain(ours(jax.grad(loss)))(w, xs).captured[0].remarks
+    parts = f"each device computes one of {mesh.size} parts, by the axis d of the mesh"
+    assert {parts, "devices add up what they have computed, after the program"} <= set(remarks), remarks
     stepped = ours(lambda w, xs: w - 0.1 * jax.grad(loss)(w, xs))
     assert calls(stepped, w, xs) == 1
     same(stepped(w, xs), w - 0.1 * jax.jit(jax.grad(loss))(w, xs))
@@ -209,6 +212,9 @@ def an_axis_that_communicates(mesh: Mesh) -> None:
     x = put(mesh, inputs(mesh)[0], "d")
     forced = ours(mixed)
     assert calls(forced, x) == 1
+    if mesh.size > 1:
+        remarks = jax_cocktail.explain(forced)(x).captured[0].remarks
+        assert any("devices compute the same: reduce at" in each for each in remarks), remarks
     np.testing.assert_allclose(forced(x), jax.jit(mixed)(x), rtol=2e-5, atol=2e-5)
     if mesh.size > 1:
         (reason,) = reasons(mixed, x)

@@ -61,10 +61,9 @@ def divided(
 
 
 def _priced(found: _Divided, spread: Spread) -> str:
-    size = f"{found.gathered / 1024:.3g} KiB" if found.gathered >= 1024 else f"{found.gathered} bytes"
     return (
-        f"{TOGETHER}: {found.reason}; otherwise each of {spread.size} devices has to get {size} of arguments"
-        " together, and to compute all of it"
+        f"{TOGETHER}: {found.reason}; otherwise each of {spread.size} devices has to get"
+        f" {_size(found.gathered)} of arguments together, and to compute all of it"
     )
 
 
@@ -94,14 +93,32 @@ def _divided(region: Region, program: UProgram, captured: Capture, spread: Sprea
         numbers += [names] if found.numbered else []
     wanted, made = (tuple(map(tuple, each.specs)) for each in (operands, results))
     types = tuple(v.type for v in program.entry.results)
-    division = Division(spread.mesh, wanted, made, tuple(results.sums), tuple(numbers), types)
     reason = next(iter(results.lost(spread)), "")
-    moved = (
+    gathered = sum(
         nbytes(var)
         for var, given, own in zip(region.operands, specs, wanted, strict=True)
         if any(have and have != want for have, want in zip(given, own, strict=False))
     )
-    return _Divided(program, division, reason, sum(moved))
+    remarks = _remarks(results, spread, reason, gathered)
+    division = Division(spread.mesh, wanted, made, tuple(results.sums), tuple(numbers), types, remarks)
+    return _Divided(program, division, reason, gathered)
+
+
+def _remarks(found: Found, spread: Spread, reason: str, gathered: int) -> tuple[str, ...]:
+    used = [name for name, _ in spread.mesh if name in found.used]
+    parts = spread.parts(tuple(used))
+    axes = f"{'axes' if len(used) > 1 else 'axis'} {', '.join(used)} of the mesh"
+    said = {
+        f"each device computes one of {parts} parts, by the {axes}": parts > 1,
+        "devices add up what they have computed, after the program": any(found.sums),
+        f"before it, devices get {_size(gathered)} of arguments together": gathered > 0,
+        f"devices compute the same: {reason}": bool(reason),
+    }
+    return tuple(text for text, holds in said.items() if holds)
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1024:.3g} KiB" if nbytes >= 1024 else f"{nbytes} bytes"
 
 
 def on_each_device(

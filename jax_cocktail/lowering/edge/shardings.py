@@ -55,6 +55,7 @@ class Division:
       numbers: for each operand that the program has beyond those of the region, the axes of the mesh along
         which it is the number of the device.
       types: those of the results on one device.
+      remarks: on what the devices do, for `explain`.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -63,6 +64,7 @@ class Division:
     sums: tuple[Names, ...]
     numbers: tuple[Names, ...]
     types: tuple[TensorType, ...]
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
