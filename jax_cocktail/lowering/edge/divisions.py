@@ -19,7 +19,7 @@ from jax_cocktail.lowering.edge.capture import TOGETHER, Capture, Region, untake
 from jax_cocktail.lowering.edge.follow import Found, choices, nbytes
 from jax_cocktail.lowering.edge.shardings import Division, Names, Spec, Spread
 from jax_cocktail.schedule.vmap.cut import Uncuttable
-from jax_cocktail.schedule.vmap.shards import shard
+from jax_cocktail.schedule.vmap.shards import preferred, shard
 from jax_cocktail.utask.ir import UProgram
 
 
@@ -85,22 +85,27 @@ def _divided(region: Region, program: UProgram, captured: Capture, spread: Sprea
         try:
             found = shard(program, axes, spread.parts(names), zeros)
         except Uncuttable as error:
-            results.fail(names, error)
+            results.fail(names, axes, error)
             continue
         program = found.program
-        results.add(names, found.results)
+        results.take(names, found.results)
         operands.add(names, found.operands[: len(specs)])
         numbers += [names] if found.numbered else []
-    wanted, made = (tuple(map(tuple, each.specs)) for each in (operands, results))
+    own = Found([v.type.rank for v in entry.results])  # what each device takes of results that it has whole
+    for names, axes in results.without(spread):
+        own.add(names, preferred(program, axes, spread.parts(names)))
+    results.extend(own)
+    wanted, made, taken = (tuple(map(tuple, each.specs)) for each in (operands, results, own))
     types = tuple(v.type for v in program.entry.results)
-    reason = next(iter(results.lost(spread)), "")
+    reason = next(iter(results.reasons(spread)), "")
     gathered = sum(
         nbytes(var)
         for var, given, own in zip(region.operands, specs, wanted, strict=True)
         if any(have and have != want for have, want in zip(given, own, strict=False))
     )
     remarks = _remarks(results, spread, reason, gathered)
-    division = Division(spread.mesh, wanted, made, tuple(results.sums), tuple(numbers), types, remarks)
+    sums = tuple(results.sums)
+    division = Division(spread.mesh, wanted, made, taken, sums, tuple(numbers), types, remarks)
     return _Divided(program, division, reason, gathered)
 
 
@@ -130,9 +135,10 @@ def on_each_device(
     def part(*operands: Any) -> tuple[Any, ...]:
         numbers = (lax.axis_index(names) for names in division.numbers)
         outputs = function(*operands, *numbers)
-        pairs = [*zip(outputs, division.sums, strict=False)]
-        added = (lax.psum(output, names) if names else output for output, names in pairs)
-        return *added, *outputs[len(pairs) :]
+        count = len(division.results)
+        pairs = zip(outputs[:count], division.sums, strict=True)
+        added = [lax.psum(output, names) if names else output for output, names in pairs]
+        return *map(_own_part, added, division.taken), *outputs[count:]
 
     names, sizes = zip(*division.mesh, strict=True)
     mesh = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
@@ -146,6 +152,15 @@ def on_each_device(
             results: Sequence[Any] = mapped(*operands)
             return results
 
+    return whole
+
+
+def _own_part(whole: Any, spec: Spec) -> Any:
+    """The part of an array that this device has by a spec."""
+    for axis, names in enumerate(spec):
+        if names:
+            size = whole.shape[axis] // lax.axis_size(names)
+            whole = lax.dynamic_slice_in_dim(whole, lax.axis_index(names) * size, size, axis)
     return whole
 
 

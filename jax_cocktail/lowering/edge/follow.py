@@ -22,7 +22,7 @@ from jax_cocktail.lowering.edge.shardings import Followed, Names, Spread, spec_o
 from jax_cocktail.primitives import translate
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.schedule.vmap.cut import SUM, Uncuttable
-from jax_cocktail.schedule.vmap.shards import followed
+from jax_cocktail.schedule.vmap.shards import followed, preferred
 from jax_cocktail.schedule.vmap.spread import Axis
 
 CONSTRAINTS = frozenset({"sharding_constraint", "reshard"})  # they say how devices divide a value
@@ -48,7 +48,7 @@ def follow(flat: Flat, spread: Spread, calls: Calls) -> Followed:
         summed = [var for var, names in zip(equation.outvars, found.sums, strict=True) if names]
         if holds_control_flow(equation):
             terms.update(summed)
-        elif found.lost(spread) or summed or not terms.isdisjoint(_variables(equation)):
+        elif found.reasons(spread) or summed or not terms.isdisjoint(_variables(equation)):
             apart.add(position)
     return Followed(specs, zeros, apart)
 
@@ -74,37 +74,56 @@ def _of_results(
     found = Found([v.type.rank for v in alone.entry.results])
     for names, axes in choices(variables, given, spread, found):
         try:
-            found.add(names, followed(alone, axes, spread.parts(names), zero))
+            found.take(names, followed(alone, axes, spread.parts(names), zero))
         except Uncuttable as error:
-            found.fail(names, error)
+            found.fail(names, axes, error)
+    for names, axes in found.without(spread):
+        found.add(names, preferred(alone, axes, spread.parts(names)))
     return found
 
 
 class Found:
     """The specs of results, as one group of axes of a mesh after another divides them. `sums`: the axes over
-    which devices have terms of a result; `reasons`: why a group cannot divide some operands."""
+    which devices have terms of a result; `used`: those that divide what is computed."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self.specs: list[list[Names]] = [[()] * rank for rank in ranks]
         self.sums: list[Names] = [()] * len(ranks)
         self.used: set[str] = set()
-        self.reasons: dict[Names, str] = {}
+        self._failed: dict[Names, tuple[dict[int, int], str]] = {}
+
+    def take(self, names: Names, axes: Sequence[Axis]) -> None:
+        """A group divides the results along some axes."""
+        self.used.update(names)
+        self.add(names, axes)
 
     def add(self, names: Names, axes: Sequence[Axis]) -> None:
-        self.used.update(names)
         for number, axis in enumerate(axes):
             if axis == SUM:
                 self.sums[number] += names
             elif axis is not None:
                 self.specs[number][axis] += names
 
-    def fail(self, names: Names, error: Uncuttable) -> None:
-        self.reasons.setdefault(names, str(error))
+    def extend(self, other: Found) -> None:
+        """The results are divided by other groups as well."""
+        for mine, more in zip(self.specs, other.specs, strict=True):
+            mine[:] = [names + others for names, others in zip(mine, more, strict=True)]
 
-    def lost(self, spread: Spread) -> list[str]:
-        """The reasons why some axes of the mesh divide nothing."""
-        left = (names for names in self.reasons if not self.used.issuperset(names))
-        return [self.reasons[names] for names in left if spread.parts(names) > 1]
+    def fail(self, names: Names, axes: dict[int, int], error: Uncuttable) -> None:
+        """A group cannot divide what it divides of the operands."""
+        self._failed.setdefault(names, (axes, str(error)))
+
+    def without(self, spread: Spread) -> list[tuple[Names, dict[int, int]]]:
+        """The groups that divide operands but nothing that is computed."""
+        left = (names for names in self._failed if self.used.isdisjoint(names) and spread.parts(names) > 1)
+        return [(names, self._failed[names][0]) for names in left]
+
+    def reasons(self, spread: Spread) -> list[str]:
+        """The reasons why some axes of the mesh divide nothing that is computed."""
+        return [why for names, (_, why) in self._failed.items() if spread.parts(self._unused(names)) > 1]
+
+    def _unused(self, names: Names) -> Names:
+        return tuple(name for name in names if name not in self.used)
 
 
 def choices(
@@ -122,6 +141,8 @@ def choices(
     for names, axes in sorted(every, key=lambda pair: -sum(nbytes(operands[k]) for k in pair[1])):
         if found.used.isdisjoint(names):
             yield names, axes
+        else:
+            found.fail(names, axes, Uncuttable("the mesh divides another axis as well"))
 
 
 def nbytes(var: Any) -> int:

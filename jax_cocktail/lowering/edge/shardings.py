@@ -51,6 +51,7 @@ class Division:
     Attributes:
       mesh: names and sizes of its axes.
       operands, results: their specs.
+      taken: the parts of results that a device takes of what it computes whole, as other devices do.
       sums: for each result, the axes of the mesh over which the results of the devices are terms of it.
       numbers: for each operand that the program has beyond those of the region, the axes of the mesh along
         which it is the number of the device.
@@ -61,6 +62,7 @@ class Division:
     mesh: tuple[tuple[str, int], ...]
     operands: tuple[Spec, ...]
     results: tuple[Spec, ...]
+    taken: tuple[Spec, ...]
     sums: tuple[Names, ...]
     numbers: tuple[Names, ...]
     types: tuple[TensorType, ...]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
 from jax_cocktail.schedule.vmap.cut import SUM, Cut
 from jax_cocktail.schedule.vmap.emit import Emitter
-from jax_cocktail.schedule.vmap.spread import Axis, Spread
+from jax_cocktail.schedule.vmap.spread import Axis, Preferred, Spread
 from jax_cocktail.utask.ir import Region, UProgram
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import TensorType, Value
@@ -39,10 +39,22 @@ def followed(
     return tuple(spread.axis.get(v) for v in program.entry.results)
 
 
-def _spread(program: UProgram, axes: Mapping[int, int], parts: int, zeros: Collection[int]) -> Spread:
+def preferred(program: UProgram, axes: Mapping[int, int], parts: int) -> tuple[Axis, ...]:
+    """The axes along which a partitioner divides the results of a program that communicates."""
+    spread = _spread(program, axes, parts, (), Preferred)
+    return tuple(spread.axis.get(v) for v in program.entry.results)
+
+
+def _spread(
+    program: UProgram,
+    axes: Mapping[int, int],
+    parts: int,
+    zeros: Collection[int],
+    kind: type[Spread] = Spread,
+) -> Spread:
     parameters = program.entry.parameters
     divided = {parameters[n]: axis for n, axis in axes.items()}
-    return Spread(program.entry.body, divided, parts, {parameters[n] for n in zeros})
+    return kind(program.entry.body, divided, parts, {parameters[n] for n in zeros})
 
 
 def shard(program: UProgram, axes: Mapping[int, int], parts: int, zeros: Collection[int] = ()) -> Shard:

@@ -51,6 +51,9 @@ class Spread:
                 assert isinstance(statement, StitchedUTask)
                 raise Uncuttable("stitched already")
 
+    def _refuse(self, error: Uncuttable) -> None:
+        raise error
+
     def _note(self, values: Sequence[Value], axes: Sequence[Axis]) -> None:
         self.axis.update(zip(values, axes, strict=True))
 
@@ -62,7 +65,8 @@ class Spread:
         """The axis of a value that is any of these. A whole one has all parts. `known`: so far."""
         found = {known, *(self.axis.get(value) for value in values)} - {None}
         if len(found) > 1 or (SUM in found and not all(map(self._is_term, values))):
-            raise _mixed("what a loop or branch gives", source)
+            self._refuse(_mixed("what a loop or branch gives", source))
+            return known
         return found.pop() if found else None
 
     # -- nested uTasks -----------------------------------------------------------------------------------
@@ -95,11 +99,11 @@ class Spread:
                 return
         self._statements(body)
         if self.axis.get(loop.condition.results[0]) is not None:
-            raise _mixed("the condition of a loop", loop.source)
+            self._refuse(_mixed("the condition of a loop", loop.source))
 
     def _branch(self, branch: BranchUTask) -> None:
         if self.axis.get(branch.selector) is not None:
-            raise _mixed("the choice of a branch", branch.source)
+            self._refuse(_mixed("the choice of a branch", branch.source))
         for region in branch.branches:
             self._statements(region.body)
         sides = zip(*(region.results for region in branch.branches), strict=True)
@@ -109,7 +113,8 @@ class Spread:
     def _operator(self, operator: UOperator) -> None:
         axes = tuple(self.axis.get(v) for v in operator.inputs)
         if not operator.facts.total:
-            raise Uncuttable(f"it can fail{_at(operator.source)}, which must not depend on the device")
+            where = _at(operator.source)
+            self._refuse(Uncuttable(f"it can fail{where}, which must not depend on the device"))
         self._zeros.difference_update(operator.outputs)
         if not set(axes) - {None}:
             self._note(operator.outputs, (None,) * len(operator.outputs))
@@ -117,12 +122,14 @@ class Spread:
                 self._zeros.update(operator.outputs)
             return
         tie = None if SUM in axes else self._tie(operator, axes)
-        if tie is None:
-            inputs = _contracted(operator, axes) or self._linear(operator, axes)
-            if inputs is None:
-                raise _mixed(operator.kind, operator.source)
-            tie = self.sums[operator.output] = Tie((SUM,), inputs, 0)
-        self._note(operator.outputs, tie.outputs)
+        if tie is not None:
+            self._note(operator.outputs, tie.outputs)
+        elif terms := _contracted(operator, axes) or self._linear(operator, axes):
+            self.sums[operator.output] = Tie((SUM,), terms, 0)
+            self._note(operator.outputs, (SUM,))
+        else:
+            self._refuse(_mixed(operator.kind, operator.source))
+            self._note(operator.outputs, (None,) * len(operator.outputs))
 
     def _tie(self, operator: UOperator, axes: Sequence[Axis]) -> Tie | None:
         for tie in rule(operator).ties:
@@ -155,6 +162,16 @@ class Spread:
         if (operator.facts.divides or len(kinds) > 1) and not kinds <= FLOATS:  # integers are rounded
             return None
         return tuple(SUM if k in terms else None for k in range(len(axes)))
+
+
+class Preferred(Spread):
+    """The axes that a partitioner divides if it may communicate: those that follow from what is not mixed."""
+
+    def _refuse(self, error: Uncuttable) -> None:
+        """The values are whole."""
+
+    def _note(self, values: Sequence[Value], axes: Sequence[Axis]) -> None:
+        super()._note(values, [None if axis == SUM else axis for axis in axes])
 
 
 def _contracted(operator: UOperator, axes: Sequence[Axis]) -> tuple[Axis, ...] | None:
