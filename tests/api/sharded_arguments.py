@@ -156,6 +156,7 @@ def gradients_of_divided_batches(mesh: Mesh) -> None:
     w, xs = divided_inputs(mesh)
     agrees(jax.grad(loss, argnums=(0, 1)), w, xs, moved=["all-reduce"])
     agrees(jax.value_and_grad(loss), w, xs, moved=["all-reduce"])
+    agrees(jax.grad(jax.checkpoint(loss)), w, xs, moved=["all-reduce"])
     same(jax.grad(ours(loss))(w, xs), jax.grad(jax.jit(loss))(w, xs))
     remarks = jax_cocktail.explain(ours(jax.grad(loss)))(w, xs).captured[0].remarks
     parts = f"each device computes one of {mesh.size} parts, by the axis d of the mesh"
@@ -278,6 +279,12 @@ def constraints_inside(mesh: Mesh) -> None:
 
     agrees(function, w, xs, least=2, moved=["all-gather"])
     agrees(function, w, put(mesh, xs), least=2, moved=["all-gather"])
+    free = NamedSharding(mesh, P(P.UNCONSTRAINED, None, "d"))  # the rows, and the columns of weights
+
+    def unconstrained(w: jax.Array, xs: jax.Array) -> jax.Array:
+        return recurrent(w, lax.with_sharding_constraint(xs, free))
+
+    same(ours(unconstrained)(w, xs), jax.jit(unconstrained)(w, xs))
 
     def looped(w: jax.Array, xs: jax.Array) -> Any:
         def step(h: jax.Array, x: jax.Array) -> Any:

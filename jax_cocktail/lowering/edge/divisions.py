@@ -91,11 +91,10 @@ def _divided(region: Region, program: UProgram, captured: Capture, spread: Sprea
         results.take(names, found.results)
         operands.add(names, found.operands[: len(specs)])
         numbers += [names] if found.numbered else []
-    own = Found([v.type.rank for v in entry.results])  # what each device takes of results that it has whole
+    parts = Found([v.type.rank for v in entry.results])  # of results that each device has whole
     for names, axes in results.without(spread):
-        own.add(names, preferred(program, axes, spread.parts(names)))
-    results.extend(own)
-    wanted, made, taken = (tuple(map(tuple, each.specs)) for each in (operands, results, own))
+        parts.add(names, results.prefer(names, preferred(program, axes, spread.parts(names))))
+    wanted, made, taken = (tuple(map(tuple, each.specs)) for each in (operands, results, parts))
     types = tuple(v.type for v in program.entry.results)
     reason = next(iter(results.reasons(spread)), "")
     gathered = sum(

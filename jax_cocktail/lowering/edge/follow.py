@@ -35,10 +35,7 @@ def follow(flat: Flat, spread: Spread, calls: Calls) -> Followed:
     zeros, terms, apart = set[Any](), set[Any](), set[int]()
     for position, equation in enumerate(flat.equations):
         if primitive_name(equation) in CONSTRAINTS:
-            sharding = equation.params.get("sharding", equation.params.get("dst_sharding"))
-            spec = spec_of(sharding, len(equation.outvars[0].aval.shape))
-            if spec is not None and {n for names in spec for n in names} <= dict(spread.mesh).keys():
-                specs[equation.outvars[0]] = spec
+            specs[equation.outvars[0]] = _constrained(equation, specs, spread)
             apart.add(position)
             continue
         if _is_zeros(equation):
@@ -51,6 +48,20 @@ def follow(flat: Flat, spread: Spread, calls: Calls) -> Followed:
         elif found.reasons(spread) or summed or not terms.isdisjoint(_variables(equation)):
             apart.add(position)
     return Followed(specs, zeros, apart)
+
+
+def _constrained(
+    equation: Any, specs: Mapping[Any, Sequence[Names]], spread: Spread
+) -> Sequence[Names]:
+    """The spec of a value that the user constrains. One that is resharded to no axis keeps those that JAX
+    leaves to the partitioner."""
+    (operand,), (result,) = equation.invars, equation.outvars
+    sharding = equation.params.get("sharding", equation.params.get("dst_sharding"))
+    spec = spec_of(sharding, len(result.aval.shape))
+    known = () if isinstance(operand, jex.Literal) else specs.get(operand, ())
+    if spec is None or not {name for names in spec for name in names} <= dict(spread.mesh).keys():
+        return known
+    return known if primitive_name(equation) == "reshard" and not any(spec) else spec
 
 
 def _variables(equation: Any) -> list[Any]:
@@ -78,7 +89,7 @@ def _of_results(
         except Uncuttable as error:
             found.fail(names, axes, error)
     for names, axes in found.without(spread):
-        found.add(names, preferred(alone, axes, spread.parts(names)))
+        found.prefer(names, preferred(alone, axes, spread.parts(names)))
     return found
 
 
@@ -104,19 +115,27 @@ class Found:
             elif axis is not None:
                 self.specs[number][axis] += names
 
-    def extend(self, other: Found) -> None:
-        """The results are divided by other groups as well."""
-        for mine, more in zip(self.specs, other.specs, strict=True):
-            mine[:] = [names + others for names, others in zip(mine, more, strict=True)]
+    def prefer(self, names: Names, axes: Sequence[Axis]) -> tuple[Axis, ...]:
+        """A group divides results that are computed whole, along axes that nothing else divides; these."""
+        own = tuple(
+            axis if axis is not None and not self.specs[number][axis] else None
+            for number, axis in enumerate(axes)
+        )
+        self.add(names, own)
+        return own
 
     def fail(self, names: Names, axes: dict[int, int], error: Uncuttable) -> None:
         """A group cannot divide what it divides of the operands."""
         self._failed.setdefault(names, (axes, str(error)))
 
     def without(self, spread: Spread) -> list[tuple[Names, dict[int, int]]]:
-        """The groups that divide operands but nothing that is computed."""
-        left = (names for names in self._failed if self.used.isdisjoint(names) and spread.parts(names) > 1)
-        return [(names, self._failed[names][0]) for names in left]
+        """The groups that divide operands but nothing that is computed. They have no axis in common."""
+        left, seen = [], set(self.used)
+        for names, (axes, _) in self._failed.items():
+            if seen.isdisjoint(names) and spread.parts(names) > 1:
+                left.append((names, axes))
+                seen.update(names)
+        return left
 
     def reasons(self, spread: Spread) -> list[str]:
         """The reasons why some axes of the mesh divide nothing that is computed."""
