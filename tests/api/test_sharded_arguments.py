@@ -8,11 +8,13 @@ from functools import cache
 
 import pytest
 
+import tests.api.said_shardings
 import tests.api.sharded_arguments
 from tests.api.several_devices import CASES
 from tests.process import python
 
-NAMES = [name for name, each in CASES.items() if each.__module__ == tests.api.sharded_arguments.__name__]
+MODULES = [tests.api.sharded_arguments.__name__, tests.api.said_shardings.__name__]
+NAMES = [name for name, each in CASES.items() if each.__module__ in MODULES]
 
 
 @cache
@@ -21,7 +23,7 @@ def wrong(devices: int) -> dict[str, str]:
     out = python(
         f"""
         import sys
-        import tests.api.sharded_arguments
+        import tests.api.said_shardings
         from tests.api.several_devices import main
         sys.argv[1:] = {[str(devices), *NAMES]}
         main()

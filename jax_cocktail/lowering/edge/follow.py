@@ -57,8 +57,9 @@ def _constrained(
     leaves to the partitioner."""
     (operand,), (result,) = equation.invars, equation.outvars
     sharding = equation.params.get("sharding", equation.params.get("dst_sharding"))
-    spec = spec_of(sharding, len(result.aval.shape))
-    known = () if isinstance(operand, jex.Literal) else specs.get(operand, ())
+    nothing: Sequence[Names] = ((),) * len(result.aval.shape)
+    known = nothing if isinstance(operand, jex.Literal) else specs.get(operand, nothing)
+    spec = spec_of(sharding, tuple(known))
     if spec is None or not {name for names in spec for name in names} <= dict(spread.mesh).keys():
         return known
     return known if primitive_name(equation) == "reshard" and not any(spec) else spec

@@ -6,6 +6,7 @@ the body. They name the axes of a mesh, not its devices: JAX lowers once for all
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -131,11 +132,14 @@ def _parsed(text: str) -> tuple[tuple[tuple[str, int], ...], Spec] | None:
     return mesh, tuple(tuple(_NAME.findall(axis)) for axis in _AXIS.findall(match["axes"]))
 
 
-def spec_of(sharding: Any, rank: int) -> Spec | None:
-    """The spec of a `NamedSharding` of an array; None for other shardings."""
+def spec_of(sharding: Any, known: Spec) -> Spec | None:
+    """The spec of a `NamedSharding` of an array; None for other shardings. `known`: of the value before,
+    which keeps what this one does not constrain."""
     if not isinstance(sharding, jax.sharding.NamedSharding):
         return None
-    entries = [*sharding.spec, *[None] * (rank - len(sharding.spec))]
-    if not all(each is None or isinstance(each, str | tuple) for each in entries):
-        return None
-    return tuple((each,) if isinstance(each, str) else tuple(each or ()) for each in entries)
+    entries = [*sharding.spec, *[None] * (len(known) - len(sharding.spec))]
+    said = [(x,) if isinstance(x, str) else tuple(x) if isinstance(x, tuple) else () for x in entries]
+    used = {name for names in said for name in names}
+    free = [x is jax.sharding.PartitionSpec.UNCONSTRAINED for x in entries]
+    kept = [names if each and used.isdisjoint(names) else () for names, each in zip(known, free, strict=True)]
+    return tuple(map(operator.add, said, kept))
