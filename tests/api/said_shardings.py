@@ -113,11 +113,15 @@ def inside_of_other_functions(mesh: Mesh) -> None:
     outer = jax.jit(lambda w, xs: ours(recurrent)(w, lax.with_sharding_constraint(xs * 2, rows)))
     assert calls(outer, w, xs) == 1
     same(outer(w, xs), jax.jit(recurrent)(w, xs * 2))
+
+    def repeated(xs: jax.Array) -> jax.Array:  # a place that nothing else warns of
+        return lax.fori_loop(0, 3, lambda i, a: jnp.sin(a), xs)
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        unknown = jax.jit(lambda w, xs: ours(recurrent)(w * 1, xs * 2))
-        assert calls(unknown, w, xs) == (mesh.size == 1)
-        same(unknown(w, xs), jax.jit(recurrent)(w, xs * 2))
+        unknown = jax.jit(lambda xs: ours(repeated)(xs * 2))
+        assert calls(unknown, xs) == (mesh.size == 1)
+        same(unknown(xs), jax.jit(repeated)(xs * 2))
     assert (mesh.size == 1) == (not caught), caught
 
 
