@@ -275,7 +275,7 @@ def exchanged_in_the_background(mesh: Mesh) -> None:
     assert jax_cocktail.wait()
     same(jitted(*arguments), stock)
     info = jax_cocktail.cache_info()
-    assert info.changed_over == before + 1 or before, info
+    assert info.changed_over == before + 1 or info.calls.stored, info  # an earlier process has built it
     assert not info.failed and not jax_cocktail.explain(jitted)(*arguments).now
 
 
