@@ -124,6 +124,40 @@ def independent(_: str | None) -> Callable[..., Any]:
     return lambda w, xs: states(w, xs).sum(-1)
 
 
+def gradient(_: str | None) -> Callable[..., Any]:
+    """Of weights that all devices have, by a batch that is divided."""
+    return lambda w, xs: jax.grad(lambda w: (states(w, xs) ** 2).mean())(w)
+
+
+def chains(_: str | None) -> Callable[..., Any]:
+    """Each takes its own number of steps."""
+
+    def chain(w: Array, x: Array, trips: Array) -> Array:
+        return lax.while_loop(lambda c: c[1] < trips, lambda c: (jnp.sin(c[0] @ w), c[1] + 1), (x, 0))[0]
+
+    return jax.vmap(chain, (None, 0, 0))
+
+
+def decoded(_: str | None) -> Callable[..., Any]:
+    """Attention to the steps before, for each head alone."""
+
+    def decode(w: Array, xs: Array) -> Array:
+        def step(cache: Array, i: Array) -> Any:
+            x = jnp.tanh(xs[i] @ w)
+            cache = cache.at[:, i].set(x)
+            scores = jnp.where(jnp.arange(xs.shape[0]) <= i, jnp.einsum("hd,htd->ht", x, cache), -1e9)
+            return cache, jnp.einsum("ht,htd->hd", jax.nn.softmax(scores), cache)
+
+        cache = jnp.zeros((xs.shape[1], xs.shape[0], xs.shape[2]))
+        return lax.scan(step, cache, jnp.arange(xs.shape[0]))[1]
+
+    return decode
+
+
+def batch(n: int, width: int = 64) -> tuple[Any, ...]:
+    return normal(0, width, 2 * width, scale=0.1), normal(1, 200, 8 * n, 2 * width)
+
+
 ROWS = (
     Row(
         "training",
@@ -142,9 +176,27 @@ ROWS = (
     Row(
         "scan",
         independent,
-        lambda n: (normal(0, 64, 128, scale=0.1), normal(1, 200, 8 * n, 128)),
+        batch,
         (P(), P(None, AXIS)),
         P(None, AXIS),
+    ),
+    Row("scan, sharded", independent, batch, (P(), P(None, AXIS)), P(None, AXIS), mapped=False),
+    Row("gradient, sharded", gradient, batch, (P(), P(None, AXIS)), P(), mapped=False),
+    Row(
+        "chains, sharded",
+        chains,
+        lambda n: (normal(0, 64, 64, scale=0.1), normal(1, 32 * n, 64), 60 * (1 + jnp.arange(32 * n) % 3)),
+        (P(), P(AXIS), P(AXIS)),
+        P(AXIS),
+        mapped=False,
+    ),
+    Row(
+        "decoder, sharded",
+        decoded,
+        lambda n: (normal(0, 64, 64, scale=0.1), normal(1, 100, 16 * n, 64)),
+        (P(), P(None, AXIS)),
+        P(None, AXIS),
+        mapped=False,
     ),
 )
 
@@ -273,7 +325,7 @@ def main() -> None:
     version, cores = jax_cocktail.__version__, len(os.sched_getaffinity(0))
     print(f"jax {jax.__version__}, jax_cocktail {version}, {given.devices} devices on {cores} cores")
     for line in (HEADS, *lines):
-        print("  " + "".join(f"{each:>14}" for each in line))
+        print("  " + "".join(f"{each:>18}" for each in line))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ class Tie:
     """One axis along which an operator falls into independent parts.
 
     `outputs`: the axis of each result; `inputs`: the tied axis of each operand, None if it is read whole;
-    `parts`: the tie holds for this number of equal parts and for every divisor of it.
+    `parts`: the tie holds for this number of equal parts and for every divisor of it; 0: the results of the
+    parts are terms of the result (`schedule.vmap.spread`).
     """
 
     outputs: tuple[int, ...]

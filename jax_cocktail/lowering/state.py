@@ -91,6 +91,8 @@ class _State(threading.local):
       divided: this call is lowered by itself, and then compiled.
       failure: an error for which stock XLA is to run a marked call, in the background; "" if there was none.
       devices: of this process, which run at the same time what is lowered, and share its cores.
+      shardings: those of the arguments of the function that is lowered, if another one calls it, with their
+        types (`edge.shardings`).
       ours: the number of marked calls that were lowered to our programs.
       compiles: the job of the call that this thread compiles for another one, or None.
     """
@@ -108,6 +110,7 @@ class _State(threading.local):
     divided: bool = False
     failure: str = ""
     devices: int = 1
+    shardings: tuple[tuple[str, str], ...] = ()
     ours: int = 0
     compiles: Any = None
 

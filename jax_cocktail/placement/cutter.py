@@ -135,8 +135,10 @@ def cuts(operator: UOperator, tie: Tie | None) -> tuple[Axes, Axes]:
 
 def part_attributes(operator: UOperator, tie: Tie, size: Callable[[int], int]) -> Attributes:
     """The attributes of an operator on a part: sizes shrink, axes stay. `size` maps the length of an axis to
-    that of its part. All parts of a constant are equal."""
+    that of its part. All parts of a constant are equal. The terms of a sum have the shape of the sum."""
     changed: dict[str, Attribute] = {}
+    if not tie.parts:
+        return operator.attributes
     if operator.kind == "constant":
         (cut,) = tie.outputs
         changed["data"] = constant_run(operator, cut, 0, size(operator.output.type.shape[cut]))

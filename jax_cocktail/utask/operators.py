@@ -55,6 +55,8 @@ class OperatorKind:
       kernels: kernels that stock XLA launches for an anchor; 0: it is part of a fusion.
     Values:
       needs_width: depends on the width of a float, so a 16-bit operand must not be widened first.
+      linear: of which operands its result is a linear function. "first": the first one; "sum": that, if it
+        sums; "each": any, if the others are fixed; "together": all; "together 0 1": these.
       distinct: two results are two arrays even if everything else is equal, so operators never become one.
     Execution:
       total: False if it can fail the call; it then runs exactly where the program has it.
@@ -83,6 +85,7 @@ class OperatorKind:
     product: bool = False
     kernels: int = 1
     needs_width: bool = False
+    linear: str = ""
     distinct: bool = False
     total: bool = True
     together: str = ""
@@ -111,7 +114,8 @@ class _Table:
 def _elementwise(table: _Table) -> None:
     add = partial(table, "elementwise", ties="alike")
     # one operand. Result dtype = operand dtype unless `gives` says otherwise
-    add(1, "neg abs", takes="numbers")
+    add(1, "neg", takes="numbers", linear="first")
+    add(1, "abs", takes="numbers")
     add(1, "sign", takes="numbers")
     add(1, "floor ceil round_away", takes="floats")
     add(1, "round_even", takes="floats", needs_width=True)
@@ -124,19 +128,22 @@ def _elementwise(table: _Table) -> None:
     add(1, "tan asin acos atan sinh cosh asinh acosh atanh", takes="floats", cost=30)
     add(1, "erfc erf_inv lgamma digamma bessel_i0e bessel_i1e", takes="floats", cost=60)
     add(1, "integer_pow", "exponent", cost=4)  # exponent: int, may be negative
-    add(1, "convert")  # float -> int saturates, NaN -> 0; to bool: != 0; ints wrap
+    add(1, "convert", linear="first")  # float -> int saturates, NaN -> 0; to bool: != 0; ints wrap
     add(1, "bitcast", needs_width=True)  # same width
     add(1, "reduce_precision", "exponent_bits mantissa_bits", cost=4, needs_width=True)
     # two operands of one dtype. Shifts >= width: 0 (or sign fill). div/rem of integers: truncating,
     # x/0 = -1 (all ones), x%0 = x, MIN/-1 = MIN, MIN%-1 = 0. max/min propagate NaN.
-    add(2, "add sub mul max min", takes="numbers")
+    add(2, "add sub", takes="numbers", linear="together")
+    add(2, "mul", takes="numbers", linear="each")
+    add(2, "max min", takes="numbers")
     add(2, "and or xor", takes="bits")
     add(2, "eq ne lt le gt ge", takes="any", gives="bool")
     add(2, "shift_left shift_right_logical shift_right_arithmetic", takes="integers")
-    add(2, "div rem", takes="numbers", cost=8, divides=True)
+    add(2, "div", takes="numbers", cost=8, divides=True, linear="first")  # of floats
+    add(2, "rem", takes="numbers", cost=8, divides=True)
     add(2, "pow atan2", takes="floats", cost=40)
     add(2, "nextafter", takes="floats", cost=40, needs_width=True)
-    add(3, "select")  # (pred bool, on_true, on_false)
+    add(3, "select", linear="together 1 2")  # (pred bool, on_true, on_false)
     add(3, "clamp", takes="numbers", cost=2)  # (low, x, high): min(max(x, low), high)
     # Threefry-2x32 (Random123): (key0, key1, counter0, counter1) uint32 -> word 0 or 1 of the block
     add(4, "threefry2x32", "word", cost=60)
@@ -149,18 +156,18 @@ def _movement(table: _Table) -> None:
     add(0, "empty", ties="alike", free=True, distinct=True)
     add(0, "iota", "dimension", ties="alike")
     # operand axis d -> result axis dimensions[d]; size 1 spreads
-    add(1, "broadcast", "dimensions", ties="map", view=True, free=True)
-    add(1, "reshape", ties="own", view=True, free=True)
+    add(1, "broadcast", "dimensions", ties="map", view=True, free=True, linear="first")
+    add(1, "reshape", ties="own", view=True, free=True, linear="first")
     # result axis i = operand axis permutation[i]
-    add(1, "transpose", "permutation", ties="map", view=True, free=True)
+    add(1, "transpose", "permutation", ties="map", view=True, free=True, linear="first")
     # sizes: the result's shape
-    add(1, "slice", "starts strides", ties="map", view=True, partial=True, free=True)
-    add(1, "reverse", "dimensions", ties="map", view=True)
+    add(1, "slice", "starts strides", ties="map", view=True, partial=True, free=True, linear="first")
+    add(1, "reverse", "dimensions", ties="map", view=True, linear="first")
     # (operand, scalar); low may be negative; high: result's shape
-    add(2, "pad", "low interior", ties="own")
-    add(None, "concatenate", "dimension", ties="alike but dimension")
+    add(2, "pad", "low interior", ties="own", linear="together")
+    add(None, "concatenate", "dimension", ties="alike but dimension", linear="together")
     # (operand, start per axis: integer scalars); starts clamped
-    add(None, "dynamic_slice", ties="own", view=True, partial=True, free=True)
+    add(None, "dynamic_slice", ties="own", view=True, partial=True, free=True, linear="first")
     # (operand, indices: index vector in the LAST axis). mode: clip | fill | promise_in_bounds;
     # fill_value: bytes of one element. Other names as in jax.lax.GatherDimensionNumbers.
     names = (
@@ -175,7 +182,7 @@ def _products(table: _Table) -> None:
     # precision: "default" if f32 operands may be rounded to what tensor cores take (TF32), as in XLA
     # dot: result axes = batch, lhs free, rhs free. Result dtype may be wider than the operands'. Operands are
     # lhs and rhs, or those of several products of the same types, which are added up.
-    add(None, "dot", "lhs_batch lhs_contract rhs_batch rhs_contract")
+    add(None, "dot", "lhs_batch lhs_contract rhs_batch rhs_contract", linear="each")
     # conv: *_spec as in jax ConvDimensionNumbers: (batch|out feature, feature|in feature, spatial ...)
     names = (
         "batch_group_count feature_group_count lhs_dilation lhs_spec out_spec padding rhs_dilation rhs_spec"
@@ -208,7 +215,7 @@ def _matrices(table: _Table) -> None:
 def _reductions(table: _Table) -> None:
     add = partial(table, "anchor")
     # op: sum prod max min and or xor
-    add(1, "reduce", "axes op", ties="reduced axes", block_scratch=True)
+    add(1, "reduce", "axes op", ties="reduced axes", block_scratch=True, linear="sum")
     # op: max min; ties -> first, NaN wins; result: int dtype
     add(1, "arg_reduce", "axis op", ties="reduced axis", block_scratch=True)
     # op: sum prod max min logsumexp
@@ -237,9 +244,9 @@ def _updates(table: _Table) -> None:
     )
     add(3, "scatter", names, ties="own", updates=2, kernels=2)
     # (operand, update, start per axis); starts clamped
-    add(None, "dynamic_update_slice", ties="own", updates=1, kernels=0)
+    add(None, "dynamic_update_slice", ties="own", updates=1, kernels=0, linear="together 0 1")
     # the same value in memory of its own
-    add(1, "copy", ties="alike", kernels=0)
+    add(1, "copy", ties="alike", kernels=0, linear="first")
 
 
 def _barriers(table: _Table) -> None:

@@ -41,9 +41,13 @@ EACH = """
     mapped = jax.shard_map(
         train, mesh=mesh, in_specs=(P(), P(None, "d")), out_specs=(P(), P()), check_vma=False
     )
-    expected = jax.jit(mapped)(w, xs)
-    for options in ({"force": "cocktail"}, {"force": "auto"}, {"compile": "background", "profile": "full"}):
-        ours = jax_cocktail.jit(mapped, options=options)
+    def whole_batch(w, xs):
+        value, gradient = jax.value_and_grad(lambda w: (recurrent(w, xs) ** 2).mean())(w)
+        return w - 0.1 * gradient, value
+
+    every = ({"force": "cocktail"}, {"force": "auto"}, {"compile": "background", "profile": "full"})
+    for function, options in [(f, options) for f in (mapped, whole_batch) for options in every]:
+        ours, expected = jax_cocktail.jit(function, options=options), jax.jit(function)(w, xs)
         for _ in range(3):
             for mine, stock in zip(ours(w, xs), expected, strict=True):
                 assert mine.sharding == stock.sharding
@@ -78,4 +82,6 @@ def test_both_run_one_program() -> None:
         assert each.returncode == 0, each.stdout + each.stderr
     lines = ([line for line in each.stdout.splitlines() if line[:1] != "["] for each in done)  # not Gloo's
     first, second = lines
-    assert first == second and first[0].startswith("cocktail") and int(first[0].split()[1]) > 0
+    assert first == second
+    for forced in (first[0], first[3]):
+        assert forced.startswith("cocktail") and int(forced.split()[1]) > 0

@@ -309,8 +309,9 @@ def test_no_driver(fake, monkeypatch, tmp_path):
     told("the CUDA driver cannot be loaded")
 
 
-def test_several_devices_go_to_stock():
-    """A program over a mesh of cards, or copies of it on all of them: a reason, and no call of ours."""
+def test_several_devices():
+    """Over a mesh of cards, each runs our call on its part of the arguments; if it is not known how these are
+    divided, stock XLA runs the loop."""
     text = """
         import jax, jax.numpy as jnp, warnings
         from jax import lax
@@ -319,14 +320,18 @@ def test_several_devices_go_to_stock():
 
         mesh = jax.make_mesh((2,), ("x",))
         spread = NamedSharding(mesh, PartitionSpec("x"))
-        ours = jax_cocktail.jit(
-            lambda x: lax.fori_loop(0, 5, lambda _, y: jnp.tanh(y) + x, x),
-            options={"force": "cocktail"}, in_shardings=spread,
-        )
+        def looped(x):
+            return lax.fori_loop(0, 5, lambda _, y: jnp.tanh(y) + x, x)
+
+        ours = jax_cocktail.jit(looped, options={"force": "cocktail"}, in_shardings=spread)
+        unknown = jax_cocktail.jit(looped, options={"force": "cocktail"})
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            module = ours.trace(jnp.ones(8)).lower(lowering_platforms=("cuda",)).as_text()
-        print("jax_cocktail_gpu" in module, "while" in module, [str(w.message) for w in seen])
+            for function in (ours, jax.jit(lambda x: unknown(jnp.sin(x)), in_shardings=spread)):
+                module = function.trace(jnp.ones(8)).lower(lowering_platforms=("cuda",)).as_text()
+                print(module.count("jax_cocktail_gpu"), "while" in module, [str(w.message) for w in seen])
     """
     said = python(text, XLA_FLAGS="--xla_force_host_platform_device_count=2")
-    assert said.startswith("False True") and "the module runs on 2 devices" in said
+    first, second, *_ = said.splitlines()
+    assert first == "1 False []", said
+    assert second.startswith("0 True") and "the module runs on 2 devices" in second, said

@@ -112,7 +112,7 @@ def _waits(request: Request) -> bool:
     """True if stock XLA runs a call that the background was offered, because our program is not ready. In
     strict mode, errors must not come later, so the call is captured at once."""
     mark = request.mark
-    if request.mapped is not None:  # what is around it waits
+    if request.mapped is not None or request.place.processes > 1:  # what is around it waits, or nobody does
         return False
     if not (request.key and (request.offered or background.transforms(mark))):
         return False

@@ -103,7 +103,11 @@ def _captured(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
             for loop, waits in barriers_per_iteration(emitted.program)
         ),
         fired=emitted.fired,
-        remarks=(*map(str, emitted.remarks), *map(str, grown)),
+        remarks=(
+            *(() if region.division is None else region.division.remarks),
+            *map(str, emitted.remarks),
+            *map(str, grown),
+        ),
         messages=() if region.log is None else tuple(map(str, region.log.messages)),
         exits=tuple(f"{item.where}: {item.reason}" for item in region.exits),
         exited=custom_call.exits(artifact.digest) if region.exits else (0, 0),

@@ -96,8 +96,10 @@ class Request:
 
     @cached_property
     def offered(self) -> bool:
-        """True if stock XLA may run the call until the background has our program."""
-        return self.mapped is None and background.offered(self.mark)
+        """True if stock XLA may run the call until the background has our program. Several processes would
+        not change over at the same call."""
+        alone = self.mapped is None and self.place.processes == 1
+        return alone and background.offered(self.mark)
 
     @property
     def needs_measured_card(self) -> bool:
@@ -133,6 +135,7 @@ class Request:
         device, card = device_of(self.mark, self.machine), custom_call.device(self.platform, self._arch)
         options = compiler_options(self.mark)
         devices = "" if self.place.devices == 1 else f"each of {self.place.devices} devices, {device}"
+        devices += "" if self.place.spread is None else f", {self.place.spread}"
         where = self.units, devices or device, options, self.memory_bound, card
         return decisions.key_of(self.closed, *where, near)
 
@@ -237,8 +240,9 @@ class Request:
         own = self.memory_bound and self.mapped is None
         given_away = donated(self.closed, self.mark) if own else frozenset()
         name = self.mark.function
-        fixed = self.mark.options.reproducible
-        prepared = prepare(self.closed, name, self.machine, self.memory_bound, given_away, fixed)
+        insists, fixed = self.force == "cocktail", self.mark.options.reproducible
+        how = self.machine, self.memory_bound, given_away, self.place.spread, insists, fixed
+        prepared = prepare(self.closed, name, *how)
         return prepared, time.thread_time() - start
 
     @property

@@ -44,6 +44,7 @@ from jax_cocktail.warning import warn
 
 if TYPE_CHECKING:
     from jax_cocktail.compiler import Artifact, Emitted
+    from jax_cocktail.lowering.edge.shardings import Spread
 
 Part = tuple[Candidate, int]  # a way to compile the region with this number
 Built = dict[int, Executable]  # by region number; regions that stay with stock XLA have no entry
@@ -106,21 +107,27 @@ def prepare(
     machine: Machine = HOST,
     memory_bound: bool = False,
     donated: frozenset[int] = frozenset(),
+    spread: Spread | None = None,
+    insists: bool = False,
     reproducible: bool = False,
 ) -> Prepared:
     """Captures and translates a marked jaxpr, once. `memory_bound`: see `capture`; `donated`: the positions
-    of the inputs that its caller gives away, which count only then; `reproducible`: other calls do not count.
-    """
-    key = machine.spec, machine.host, id(closed), memory_bound, donated, reproducible
+    of the inputs that its caller gives away, which count only then; `spread`, `insists`: see
+    `divisions.divided`; `reproducible`: other calls do not count."""
+    key = machine.spec, machine.host, id(closed), memory_bound, donated, spread, insists, reproducible
     known: Prepared | None = MEMORY.prepared.get(key)
     if known is not None and known.closed is closed:
         return known
     with uncollected():
-        captured = capture(closed, machine.platform, memory_bound)
+        captured = capture(closed, machine.platform, memory_bound, spread)
         programs = tuple(
             translate(region.program, name, _overwritable(region, machine.spec, captured, donated))
             for region in captured.regions
         )
+        if spread is not None:
+            from jax_cocktail.lowering.edge.divisions import divided  # few calls are
+
+            captured, programs = divided(captured, programs, spread, insists)
     traced = weakref.ref(closed, lambda _: MEMORY.prepared.pop(key, None))
     prepared = Prepared(
         machine=machine,

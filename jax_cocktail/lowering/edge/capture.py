@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.extend.core as jex
 import numpy as np
@@ -34,6 +34,9 @@ from jax_cocktail.primitives.side_exit import Exit, leaving_if_full, threaded, w
 from jax_cocktail.report import Counts, Left
 from jax_cocktail.stitch.partition import Node, Partition, partition
 
+if TYPE_CHECKING:
+    from jax_cocktail.lowering.edge.shardings import Division, Followed, Spread
+
 # Constants up to this size are embedded in the program; larger ones are operands, so that they are shared.
 EMBEDDED_BYTES = 1024
 # From these sizes upwards, a leaf equation profits from XLA's own library code.
@@ -45,6 +48,9 @@ ASKED_FOR = 'its options say force="stock"'
 # warning either.
 COMMUNICATES = "it communicates with other devices in every iteration"
 DIVIDED = f"{COMMUNICATES}, so XLA runs the loop, and our programs in it"
+# The reason for a region that several devices would have to compute together. It causes no warning: the
+# arguments are divided as the user wants it.
+TOGETHER = "devices that divide its arguments would have to communicate"
 MEMORY_BOUND_SUBGRAPH = "memory-bound subgraph"
 _NAMED = 4  # primitives that the name of a memory-bound subgraph lists
 _ONLY_STOCK = frozenset({"ragged_dot_general", "approx_top_k"})  # primitives that only stock XLA compiles
@@ -57,7 +63,8 @@ class Region:
     """Equations that become one custom call. `operands` and `results` are JAX's own variables; `members` are
     the positions of the equations in the jaxpr. With `exits`, the program's next result is the exit flag, and
     with a `log` of messages its last two are the number of words in use and the log.
-    `memory_bound`: it has no control flow, and its first operator comes from the user's line `source`."""
+    `memory_bound`: it has no control flow, and its first operator comes from the user's line `source`.
+    `division`: how several devices divide it."""
 
     program: Program
     members: tuple[int, ...]
@@ -69,6 +76,7 @@ class Region:
     log: Log | None = None
     memory_bound: bool = False
     source: str = ""
+    division: Division | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -76,7 +84,7 @@ class Capture:
     """The regions and remaining equations of a marked jaxpr, before compilation.
 
     `left`: control flow that we cannot compile; `declined`: subgraphs without control flow in which there is
-    nothing to gain.
+    nothing to gain; `followed`: the shardings of values, if several devices divide the arguments.
     """
 
     flat: Flat
@@ -85,13 +93,21 @@ class Capture:
     left: tuple[Left, ...]
     beside: Counts
     declined: tuple[Left, ...] = ()
+    followed: Followed | None = None
 
 
-def capture(closed: Any, platform: str = "cpu", memory_bound: bool = False) -> Capture:
+def capture(
+    closed: Any, platform: str = "cpu", memory_bound: bool = False, spread: Spread | None = None
+) -> Capture:
     """Divides the jaxpr of a marked call into regions and equations for stock XLA. `memory_bound`: regions
-    need no control flow (see `stitch.partition`)."""
+    need no control flow (see `stitch.partition`); `spread`: how several devices divide the arguments."""
     calls = Calls(platform)
     flat = flatten(closed, calls)
+    followed = None
+    if spread is not None:
+        from jax_cocktail.lowering.edge.follow import follow  # few calls are divided
+
+        followed = follow(flat, spread, calls)
     adapter = Adapter(calls)
     for var, value in zip(flat.constvars, flat.consts, strict=True):
         is_array = hasattr(var.aval, "shape") and not is_key(var.aval)  # neither a token nor keys
@@ -107,6 +123,8 @@ def capture(closed: Any, platform: str = "cpu", memory_bound: bool = False) -> C
     needed = _needed(flat, returned)
     for position, equation in enumerate(flat.equations):
         converted, reason = _convert(adapter, calls, equation)
+        if reason is None and followed is not None and position in followed.apart:
+            reason = UnsupportedError("XLA divides it over several devices")
         if reason is not None and holds_control_flow(equation):
             left.append(_left(equation, reason))
         operands = (atom for atom in equation.invars if not isinstance(atom, jex.Literal))
@@ -135,7 +153,8 @@ def capture(closed: Any, platform: str = "cpu", memory_bound: bool = False) -> C
         else region
         for number, region in enumerate(regions)
     )
-    return Capture(flat, parts.order, regions, tuple(left), _beside(flat, parts), _declined(flat, parts))
+    rest = tuple(left), _beside(flat, parts), _declined(flat, parts)
+    return Capture(flat, parts.order, regions, *rest, followed)
 
 
 def _left(equation: Any, reason: UnsupportedError) -> Left:

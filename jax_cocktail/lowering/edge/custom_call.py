@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.extend.core as jex
@@ -32,6 +32,9 @@ from jax_cocktail.primitives import CONTROL_FLOW, physical_type
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.runtime import routines, trust
 from jax_cocktail.utask.plan import LaunchPlan
+
+if TYPE_CHECKING:
+    from jax_cocktail.lowering.edge.shardings import Division
 
 TARGET = "jax_cocktail_cpu"
 TARGETS = (TARGET, gpu_call.TARGET, gpu_call.TARGET_WITHOUT_GRAPH)
@@ -287,7 +290,8 @@ def _call(
     its rings, if it has them. `stock`: the equations that it replaces, which run again after a side exit.
     `name`: the function's. Debuggers and profilers see the call where the first loop or branch was."""
     operands = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in region.operands]
-    results = [physical_type(atom) for atom in region.program.outputs]
+    division = region.division
+    results = [physical_type(a) for a in region.program.outputs] if division is None else division.types
     shapes = [jax.ShapeDtypeStruct(t.shape, np.dtype(_numpy_name(t.dtype))) for t in results]
     stamps = executable.stamps
     if stamps is not None:
@@ -295,11 +299,16 @@ def _call(
     if invocation.workspace_bytes:
         shapes.append(jax.ShapeDtypeStruct((invocation.workspace_bytes,), np.uint8))
 
-    def call(*values: Any) -> list[Any]:
-        plain = [jax.random.key_data(v) if is_key(v) else v for v in values]
+    others = len(shapes) - len(results)
+
+    def run(*plain: Any) -> Any:
         function = jax.ffi.ffi_call(invocation.target, shapes, input_output_aliases=dict(executable.aliases))
         bound = _bound(executable, invocation.launch, plain, shapes)
-        outputs = function(*plain, **bound, **invocation.attributes, binary=np.empty(0, np.uint8))
+        return function(*plain, **bound, **invocation.attributes, binary=np.empty(0, np.uint8))
+
+    def call(*values: Any) -> list[Any]:
+        plain = [jax.random.key_data(v) if is_key(v) else v for v in values]
+        outputs = (run if division is None else _divided(run, division, others))(*plain)
         pairs = zip(outputs[: len(results)], region.program.outputs, strict=True)
         rings = outputs[len(results) : len(results) + (stamps is not None)]
         return [*(_wrapped(output, atom.key_impl) for output, atom in pairs), *rings]
@@ -321,13 +330,29 @@ def _call(
     first = next((each for each in stock if primitive_name(each) in CONTROL_FLOW), stock[0])
     label = label_of(region, name)
     call_itself = [
-        labelled(with_attribute(equation, "binary", binary), label).replace(
+        _completed(equation, binary, label).replace(
             invars=[a if isinstance(a, jex.Literal) else names.get(a, a) for a in equation.invars],
             outvars=[names.get(var, var) for var in equation.outvars],
         )
         for equation in traced.eqns
     ]
     return [at_source_of(each, first) for each in call_itself + following], flags, rings
+
+
+def _divided(function: Any, division: Division, others: int) -> Any:
+    from jax_cocktail.lowering.edge.divisions import on_each_device  # few calls are divided
+
+    return on_each_device(division, function, others)
+
+
+def _completed(equation: Any, binary: Any, label: str) -> Any:
+    """The equation with the binary and the label of the call that it is, or that is in it."""
+    inner = equation.params.get("jaxpr")
+    if inner is None:
+        return labelled(with_attribute(equation, "binary", binary), label)
+    opened = open_jaxpr(inner)
+    body = opened.replace(eqns=[_completed(each, binary, label) for each in opened.eqns])
+    return equation.replace(params={**equation.params, "jaxpr": body})
 
 
 def label_of(region: Region, name: str) -> str:

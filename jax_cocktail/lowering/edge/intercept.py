@@ -7,17 +7,20 @@ moves them, a test (tests/api/test_api.py) fails, stock XLA runs, and the user g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax.extend.core.primitives import jit_p
 from jax.interpreters import mlir
 
 from jax_cocktail.lowering.edge.adapter import ORDERED, lowering_rule
 from jax_cocktail.lowering.edge.custom_call import PLATFORMS
-from jax_cocktail.lowering.edge.meshes import Place, automatic, place_of
-from jax_cocktail.lowering.state import Mark, in_state, read_mark
+from jax_cocktail.lowering.edge.meshes import ALONE, Place, automatic, place_of, place_of_parts
+from jax_cocktail.lowering.state import STATE, Mark, in_state, read_mark
+
+if TYPE_CHECKING:
+    from jax_cocktail.lowering.edge.shardings import Typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,13 @@ def install(lower: Lower) -> None:
 
 
 def _rule(ctx: Any, *operands: Any, name: str, jaxpr: Any, **params: Any) -> Any:
-    mark = read_mark(name)
+    mark, shardings = read_mark(name), _shardings(ctx, operands)
     if mark is None or _lower is None:
-        return _stock(ctx, *operands, name=name, jaxpr=jaxpr, **params)
+        with in_state(shardings=shardings):
+            return _stock(ctx, *operands, name=name, jaxpr=jaxpr, **params)
     platform = ctx.module_context.platforms[0]
-    outcome = _lower(jaxpr, mark, _obstacle(ctx, jaxpr), platform, _place(ctx))
-    with in_state(stock=outcome.stock):
+    outcome = _lower(jaxpr, mark, _obstacle(ctx, jaxpr), platform, _place(ctx, shardings))
+    with in_state(stock=outcome.stock, shardings=shardings):
         return _stock(ctx, *operands, name=mark.function, jaxpr=outcome.jaxpr, **params)
 
 
@@ -87,9 +91,28 @@ def _obstacle(ctx: Any, jaxpr: Any) -> str:
     return "" if manual is None else automatic(axes.mesh, manual)
 
 
-def _place(ctx: Any) -> Place:
+def _shardings(ctx: Any, operands: Sequence[Any]) -> tuple[Typed, ...]:
+    """The shardings of the operands of a call that XLA divides over several devices."""
+    if _devices(ctx) == 1:
+        return ()
+    from jax_cocktail.lowering.edge.shardings import shardings_of  # few calls are divided
+
+    return shardings_of(operands, STATE.shardings)
+
+
+def _devices(ctx: Any) -> int:
+    """The number of devices over which XLA divides the module."""
+    return getattr(ctx.module_context.axis_context, "num_devices", 1) or 1
+
+
+def _place(ctx: Any, shardings: Sequence[Typed]) -> Place:
     """The place of what is lowered: each device of a mesh, or all devices of the module together."""
     axes = ctx.module_context.axis_context
     if getattr(axes, "manual_axes", None) is not None:
         return place_of(axes.mesh)
-    return Place(divided=getattr(axes, "num_devices", 1) or 1)
+    devices = _devices(ctx)
+    if devices == 1:
+        return ALONE
+    from jax_cocktail.lowering.edge.shardings import spread_of  # few calls are divided
+
+    return place_of_parts(devices, spread_of(shardings, devices))

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.extend.core as jex
@@ -25,6 +25,9 @@ from jax_cocktail.primitives.jaxprs import (
     open_jaxpr,
 )
 
+if TYPE_CHECKING:
+    from jax_cocktail.lowering.edge.shardings import Spread
+
 SHARD_MAP = "shard_map"
 LOOPS = frozenset({"scan", "while"})
 EACH = "each device runs the body of jax.shard_map"  # the reason of a report on more than one part
@@ -38,18 +41,23 @@ class Place:
       devices: those of this process that run it, each for itself at the same time.
       processes: the number of processes that run it.
       divided: the number of devices over which XLA divides it.
+      spread: how, as far as we know it.
     """
 
     devices: int = 1
     processes: int = 1
     divided: int = 1
+    spread: Spread | None = None
 
     @property
     def obstacle(self) -> str:
         """The reason why we cannot compile the program, or ""."""
-        if self.divided == 1:
+        if self.divided == 1 or self.spread is not None:
             return ""
-        return f"the module runs on {self.divided} devices; divide the arguments with jax.shard_map"
+        return (
+            f"the module runs on {self.divided} devices, and does not say how they divide the operands; use"
+            " jax_cocktail.jit for the outermost function, or jax.shard_map"
+        )
 
 
 def place_of(mesh: Any) -> Place:
@@ -63,6 +71,14 @@ def place_of(mesh: Any) -> Place:
 
 
 ALONE = Place()
+
+
+def place_of_parts(devices: int, spread: Spread | None) -> Place:
+    """The place of a program that XLA divides over so many devices."""
+    if spread is None:
+        return Place(divided=devices)
+    processes = min(jax.process_count(), devices)
+    return Place(max(devices // processes, 1), processes, devices, spread)
 
 
 def agreed(mark: Mark, place: Place) -> Mark:

@@ -13,13 +13,14 @@ from jax_cocktail.lowering.edge.adapter import (
     primitive_name,
     source_of,
 )
-from jax_cocktail.lowering.edge.capture import ASKED_FOR, COMMUNICATES
+from jax_cocktail.lowering.edge.capture import ASKED_FOR, COMMUNICATES, TOGETHER
 from jax_cocktail.lowering.state import Mark, read_mark
 from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
 from jax_cocktail.primitives.side_exit import ALONE
 from jax_cocktail.report import Left, Report
 from jax_cocktail.warning import warn
 
+_EXPECTED = (ALONE, COMMUNICATES, TOGETHER)  # reasons that cause no warning
 MARK_LOST = "the call does not reach jax_cocktail: it does not support how this version of jax lowers calls"
 _ALL_STOCK = 'jit(..., options={"force": "stock"}) silences this warning'
 _ONE_LOOP = (
@@ -67,7 +68,7 @@ def complain(left: tuple[Left, ...], mark: Mark) -> None:
         raise StrictModeError(
             "; ".join(f"{function}: {item.placed} would run on stock XLA: {item.because}" for item in left)
         )
-    for item in (item for item in left if not item.reason.startswith((ALONE, COMMUNICATES))):
+    for item in (item for item in left if not item.reason.startswith(_EXPECTED)):
         warn(
             (item.reason, item.culprit or item.where),
             f"{function}: {item.placed} runs on stock XLA: {item.because}; {_ONE_LOOP}",

@@ -29,9 +29,10 @@ from jax_cocktail.utask.ir import (
 )
 from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.types import ITEM_SIZE, Value
+from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
 
 _UNKNOWN = -1  # in place of an axis: not wanted so far
+SUM = -2  # in place of an axis: each part has a term of the value, of its shape
 _NOWHERE_ELSE = 1 << 48  # ids of values that a program never has
 
 Place = tuple[Value, int]  # a value that is cut along an axis
@@ -59,13 +60,20 @@ class Cut:
     """The plan for some statements of one region; `emit` makes them. Raises Uncuttable.
 
     `needs`: the parts that they read of values defined elsewhere; `leaves`: operators without operands among
-    the statements whose values are among the needs.
+    the statements whose values are among the needs. `sums`: how terms of values follow from what is cut; with
+    them, `elements` is the number of parts, also of longer axes.
     """
 
     def __init__(
-        self, statements: Sequence[Statement], wanted: Iterable[Place], elements: int, width: int
+        self,
+        statements: Sequence[Statement],
+        wanted: Iterable[tuple[Value, int | None]],
+        elements: int,
+        width: int,
+        sums: Mapping[Value, Tie] | None = None,
     ) -> None:
         self.statements, self.elements, self.width = statements, elements, width
+        self.sums = sums or {}
         self.leaves: dict[Value, UOperator] = {}
         self.nests: dict[Value, _Nest] = {}  # by the first result
         self.axes: dict[Value, int | None] = {}  # of the values that enter and leave nested regions
@@ -76,11 +84,11 @@ class Cut:
         self.needs: tuple[Place, ...] = tuple(
             (value, axis)
             for value, axes in self.wanted.items()
-            for axis in sorted(axis for axis in axes if axis is not None)
+            for axis in sorted(axis for axis in axes if axis is not None and axis != SUM)
             if value not in inside
             if value not in self.leaves or not _is_alike(self.leaves[value], axis)
         )
-        if any(value.type.shape[axis] != elements for value, axis in self.needs):
+        if sums is None and any(value.type.shape[axis] != elements for value, axis in self.needs):
             raise Uncuttable("an operand has another batch size")
 
     @property
@@ -130,7 +138,9 @@ class Cut:
         found: list[Tie | None] = []
         for k, output in enumerate(operator.outputs):
             for axis in sorted(wanted.get(output, ()), key=lambda axis: -1 if axis is None else axis):
-                tie = None
+                tie = self.sums.get(output) if axis == SUM else None
+                if axis == SUM:  # an array of zeros is a sum of arrays of zeros
+                    axis = None
                 if axis is not None and not operator.inputs and not _is_alike(operator, axis):
                     self.leaves[output] = operator
                     continue
@@ -230,7 +240,12 @@ class _PlannedCutter(Cutter):
 
     def part(self, value: Value, axis: int | None) -> Value:
         """A value from outside that is wanted whole is its own part."""
+        if axis == SUM and (value, axis) not in self.known:
+            axis = None
         return self.known.get((value, axis), value) if axis is None else self.known[value, axis]
+
+    def part_type(self, type_: TensorType, axis: int | None) -> TensorType:
+        return super().part_type(type_, None if axis == SUM else axis)
 
     def statement(self, statement: Statement) -> None:
         if any(self.plan.wanted.get(v) for v in statement.outputs):
