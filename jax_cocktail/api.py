@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 import sys
 import types
@@ -15,7 +16,7 @@ import jax.export  # `jax` alone does not have it
 from jax.extend import source_info_util
 
 from jax_cocktail import cache, config
-from jax_cocktail.config import OPEN_SCOPES, SCOPES, Options, Scope
+from jax_cocktail.config import LIMIT, OPEN_SCOPES, SCOPES, Options, Scope, limit_in, without_limits
 from jax_cocktail.lowering.choice import decisions
 from jax_cocktail.lowering.choice.bundle import load_bundle as load_bundle
 from jax_cocktail.lowering.choice.bundle import save_bundle as save_bundle
@@ -44,6 +45,7 @@ from jax_cocktail.lowering.state import (
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.report import Report
 from jax_cocktail.runtime import trust as permissions
+from jax_cocktail.runtime.stop import meant
 from jax_cocktail.runtime.trust import Trust
 
 if TYPE_CHECKING:
@@ -355,7 +357,8 @@ def _explicit(options: Options | Mapping[str, Any] | None) -> dict[str, Any]:
     if options is None:
         return {}
     if isinstance(options, Options):
-        return {option.name: getattr(options, option.name) for option in config.REGISTRY}
+        values = {option.name: getattr(options, option.name) for option in config.REGISTRY}
+        return values if options.max_seconds < math.inf else {n: v for n, v in values.items() if n != LIMIT}
     return config.check(options)
 
 
@@ -365,6 +368,9 @@ class Jit:
     It keeps the arguments of a call until the call returns, so that a first lowering can time the candidates
     on them.
     """
+
+    def __new__(cls, function: Any, jit_options: Any, explicit: Mapping[str, Any], shared: Any = None) -> Jit:
+        return super().__new__(_Limited if LIMIT in explicit else cls)
 
     def __init__(
         self,
@@ -394,10 +400,20 @@ class Jit:
         try:
             try:
                 results = callee(*args, **kwargs)
+                if OPEN_SCOPES and limit_in(SCOPES.values) is not None:
+                    jax.block_until_ready(results)
             except Divided:
                 divided = True
             except Transformed:
                 transformed = True
+            except (jax.errors.JaxRuntimeError, ValueError, KeyboardInterrupt) as error:
+                try:
+                    ours = meant(error)
+                except KeyboardInterrupt as interrupt:  # Python calls its handler now
+                    raise meant(interrupt) from None
+                if ours is error:
+                    raise
+                raise ours from None
             if divided:
                 results = first_call(args, kwargs)
             if transformed:
@@ -459,12 +475,20 @@ class Jit:
 
     def _select(self) -> Dispatch:
         """The jitted functions for the options in force."""
-        scopes = SCOPES.values
+        scopes = without_limits(SCOPES.values)
         if not scopes:
             return self._dispatch
         if scopes not in self._scoped:
             self._scoped[scopes] = self._marked.variant(config.resolve(self._explicit, scopes))
         return self._scoped[scopes]
+
+
+class _Limited(Jit):
+    """A wrapper with a limit of its own for the seconds of a call."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        with config.options(max_seconds=self._explicit[LIMIT]):
+            return super().__call__(*args, **kwargs)
 
 
 # Source locations must point to the user's program, never to our frames.

@@ -7,10 +7,11 @@ The first of these that sets an option determines its value: the `options=` argu
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ BACKGROUND, NOW = "background", "now"  # of the option `compile`
 CACHED, FRESH, CHECKED = "cached", "fresh", "checked"  # of the option `plans`
 DEFERRED, SYNC, LOG = "deferred", "sync", "log"  # of the option `errors`
 CONTROL_FLOW, MEMORY_BOUND = "control_flow", "memory_bound"  # of the option `scope`
+LIMIT = "max_seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Option:
     """
 
     name: str
-    default: str | bool | int
+    default: str | bool | int | float
     choices: tuple[str | int, ...] = ()
 
     @property
@@ -76,6 +78,7 @@ class Options:
       reproducible: run one program from the first call on, whatever was measured, stored or is busy.
       max_trips: the most trips of each `while_loop` of JAX's, which then has a gradient; 0 for no bound.
       detach: a process that ends early leaves what it has begun to compile to one of low priority.
+      max_seconds: for which a program of ours may run on a CPU; a call that takes longer is stopped.
 
     Raises:
       TypeError: a value has the wrong type.
@@ -104,6 +107,7 @@ class Options:
     reproducible: bool = False
     max_trips: int = 0
     detach: bool = True
+    max_seconds: float = field(default=math.inf, compare=False)  # of a call: all have the same program
 
     def __post_init__(self) -> None:
         for option in REGISTRY:
@@ -117,7 +121,7 @@ class Options:
     @property
     def token(self) -> str:
         """A short name of these values, the same in every process; `from_token` reverses it."""
-        text = repr(sorted(asdict(self).items()))
+        text = repr(sorted((name, value) for name, value in asdict(self).items() if name != LIMIT))
         token = hashlib.sha256(text.encode()).hexdigest()[:8]
         _TOKENS[token] = self
         return token
@@ -146,8 +150,34 @@ OPEN_SCOPES: set[int] = set()  # the threads in such blocks: a call looks for it
 
 def _enter(values: tuple[Scope, ...]) -> None:
     """Lets this thread be in these blocks."""
-    SCOPES.values = values
+    before, SCOPES.values = SCOPES.values, values
+    if limit_in(before) != limit_in(values):
+        for tell in _TOLD:
+            tell(limit_in(values))
     (OPEN_SCOPES.add if values else OPEN_SCOPES.discard)(threading.get_ident())
+
+
+def limit_in(scopes: tuple[Scope, ...]) -> float | None:
+    """The option `max_seconds` of the innermost block that sets it; None if there is none."""
+    found = (value for scope in scopes[::-1] for name, value in scope if name == LIMIT)
+    return next(found, None)
+
+
+def without_limits(scopes: tuple[Scope, ...]) -> tuple[Scope, ...]:
+    """The blocks without the option `max_seconds`, which changes nothing that is compiled."""
+    if limit_in(scopes) is None:
+        return scopes
+    left = (tuple((name, value) for name, value in scope if name != LIMIT) for scope in scopes)
+    return tuple(filter(None, left))
+
+
+_TOLD: list[Callable[[float | None], None]] = []
+
+
+def tell_limits(tell: Callable[[float | None], None]) -> None:
+    """Lets somebody be told of the limit that is in force in a thread, by this thread, whenever it changes."""
+    _TOLD.append(tell)
+    tell(limit_in(SCOPES.values))
 
 
 def _forget_threads() -> None:
@@ -230,11 +260,15 @@ def options(**values: Any) -> Iterator[None]:
         _enter(outer)
 
 
-def _checked(option: Option, value: Any, where: str) -> str | bool | int:
+def _checked(option: Option, value: Any, where: str) -> str | bool | int | float:
     if isinstance(option.default, bool):
         if isinstance(value, bool):
             return value
         raise TypeError(f"{where} must be True or False, not {value!r}")
+    if isinstance(option.default, float):
+        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+            return float(value)
+        raise ValueError(f"{where} must be a number > 0, not {value!r}")
     is_number = isinstance(option.default, int)
     if option.choices:
         if value in option.choices and not isinstance(value, bool):
@@ -253,13 +287,16 @@ def _checked(option: Option, value: Any, where: str) -> str | bool | int:
     raise TypeError(f"{where} must be a path, not {value!r}")
 
 
-def parsed(option: Option, text: str) -> str | bool | int:
+def parsed(option: Option, text: str) -> str | bool | int | float:
     """The value of an environment variable. Raises ValueError if it is not allowed."""
-    value: str | bool | int = text
+    value: str | bool | int | float = text
     if isinstance(option.default, bool):
         if text.lower() not in _TRUE | _FALSE:
             raise ValueError(f"{option.variable} must be 0 or 1, not {text!r}")
         value = text.lower() in _TRUE
+    elif isinstance(option.default, float):
+        with suppress(ValueError):
+            value = float(text)
     elif isinstance(option.default, int):
         if not text.strip().isdecimal():
             raise ValueError(f"{option.variable} must be an integer >= 0, not {text!r}")

@@ -18,7 +18,7 @@ class Executable:
     `binary`: shared object with the entry `ck_program`; `digest`: its sha256; `path`: of the built program;
     `aliases`: (operand, result) pairs that share memory; `failures`: the messages of its error codes;
     `launch`: how a GPU runs it, None for the CPU; `stamps`: those of a traced program; `own_bytes`: memory of
-    each unit; `sizes`: the launch parameters.
+    each unit; `sizes`: the launch parameters; `loops`: see `compiler.Emitted`.
     """
 
     binary: bytes
@@ -31,3 +31,4 @@ class Executable:
     stamps: StampTable | None = None
     own_bytes: int = 0
     sizes: tuple[int, ...] = ()
+    loops: tuple[int, ...] = ()

@@ -1,0 +1,65 @@
+"""Stops programs on a CPU: what the runtime library has to know of Python (`cpu_src/runtime_stop.h`), and the
+errors of calls that were stopped."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import math
+import signal
+import threading
+
+from jax_cocktail.errors import TimeLimitError
+
+# Of Python's C API, in the order of the structure in the library.
+_FUNCTIONS = (
+    *("PyGILState_Ensure", "PyGILState_Release", "PyGILState_GetThisThreadState"),
+    *("PyObject_CallFunction", "Py_DecRef", "PyErr_Clear"),
+)
+_OBJECTS = "getsignal", "default_int_handler"
+_MOST_NANOSECONDS = 1 << 62
+_USUAL = -1
+_INTERRUPTED, _LATE = "CANCELLED: jax_cocktail: ", "DEADLINE_EXCEEDED: jax_cocktail: "
+
+
+def hear(library: ctypes.CDLL) -> None:
+    """Lets Ctrl-C stop calls if Python handles it: the library's handler comes before Python's."""
+    if not callable(signal.getsignal(signal.SIGINT)):
+        return
+    functions = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _FUNCTIONS)
+    # The module is the one that Python's own handler asks; the functions of `signal` run code in Python.
+    objects = (id(getattr(importlib.import_module("_signal"), name)) for name in _OBJECTS)
+    addresses = [*functions, *objects]
+    library.ck_cpu_hear((ctypes.c_void_p * len(addresses))(*addresses))
+
+
+def usual_limit(library: ctypes.CDLL, seconds: float) -> None:
+    """Sets the limit of calls that have none of their own; infinity for none."""
+    library.ck_cpu_usual_limit(ctypes.c_int64(_nanoseconds(seconds)))
+
+
+def limit(library: ctypes.CDLL, seconds: float | None) -> None:
+    """Sets the limit of the calls of this thread. None: the usual one."""
+    library.ck_cpu_limit(ctypes.c_int64(_USUAL if seconds is None else _nanoseconds(seconds)))
+
+
+def _nanoseconds(seconds: float) -> int:
+    """At least 1; 0 for none."""
+    return 0 if math.isinf(seconds) else min(max(int(seconds * 1e9), 1), _MOST_NANOSECONDS)
+
+
+def meant(error: BaseException) -> BaseException:
+    """What a call raises in the place of an error of XLA's, which is one of several classes: KeyboardInterrupt
+    with a note of where the call was stopped, or TimeLimitError. Any other error as it is."""
+    cause = error.__context__ if isinstance(error, KeyboardInterrupt) else error
+    text = cause.args[0] if cause is not None and cause.args else ""
+    if not isinstance(text, str):
+        return error
+    if text.startswith(_LATE):
+        return error if cause is not error else TimeLimitError(text.removeprefix(_LATE))
+    if not text.startswith(_INTERRUPTED) or threading.current_thread() is not threading.main_thread():
+        return error
+    # Python's own may have been lost in a callback that cannot raise, such as an audit hook.
+    interrupt = error if isinstance(error, KeyboardInterrupt) else KeyboardInterrupt()
+    interrupt.add_note(text.removeprefix(_INTERRUPTED))
+    return interrupt
