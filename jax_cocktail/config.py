@@ -175,7 +175,7 @@ _TOLD: list[Callable[[float | None], None]] = []
 
 
 def tell_limits(tell: Callable[[float | None], None]) -> None:
-    """Lets somebody be told of the limit that is in force in a thread, by this thread, whenever it changes."""
+    """Lets somebody be told of the limit in force in a thread, by this thread, whenever it changes."""
     _TOLD.append(tell)
     tell(limit_in(SCOPES.values))
 

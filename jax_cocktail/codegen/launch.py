@@ -18,8 +18,8 @@ from jax_cocktail.utask.types import Source
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The source text of a program, the launch parameters that it reads, in their order, and the loops in which
-    a call can be stopped."""
+    """The source text of a program, the launch parameters that it reads, in their order, and the places of
+    the loops in which a call can be stopped."""
 
     source: str
     parameters: tuple[Parameter, ...] = ()

@@ -21,7 +21,8 @@ _ALARM = Name("alarm", outer=True)
 
 def may_take_long(loop: LoopUTask) -> bool:
     """True for a loop that needs a check. Programs for many lengths have the same ones."""
-    return loop.trip_count is None or isinstance(loop.trip_count, Size) or work(loop).weight > PROGRAM.unchecked
+    unknown = loop.trip_count is None or isinstance(loop.trip_count, Size)
+    return unknown or work(loop).weight > PROGRAM.unchecked
 
 
 def counted(context: Context, loop: LoopUTask) -> Name | None:

@@ -49,7 +49,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def meant(error: BaseException) -> BaseException:
-    """What a call raises in the place of an error of XLA's, which is one of several classes: KeyboardInterrupt
+    """The error that a call raises in the place of XLA's, which has one of several classes: KeyboardInterrupt
     with a note of where the call was stopped, or TimeLimitError. Any other error as it is."""
     cause = error.__context__ if isinstance(error, KeyboardInterrupt) else error
     text = cause.args[0] if cause is not None and cause.args else ""
