@@ -74,7 +74,8 @@ CK_NOINLINE __attribute__((unused)) void ck_arrive_in_tree(const CkUnit* unit, u
   if (__atomic_add_fetch(&team->groups[group].value, 1, __ATOMIC_ACQ_REL) != epoch * members) return;
   if (__atomic_add_fetch(&team->root.value, 1, __ATOMIC_ACQ_REL) != epoch * groups) return;
   u64 before = epoch - 1;  // else the call is stopped
-  __atomic_compare_exchange_n(&team->released.value, &before, epoch, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+  __atomic_compare_exchange_n(&team->released.value, &before, epoch, false, __ATOMIC_RELEASE,
+                              __ATOMIC_RELAXED);
 }
 
 CK_NOINLINE __attribute__((unused)) bool ck_wait_for_all(CkUnit* unit) {
@@ -102,8 +103,8 @@ CK_INLINE void ck_arrive(const CkUnit* unit) {
 // True if the unit leaves: its program returns at once.
 CK_INLINE bool ck_wait(CkUnit* unit) { return unit->count != 1 && ck_wait_for_all(unit); }
 
-// At the head of an iteration: true if the unit leaves, because the call is stopped. `loop`: its number in the
-// program; `trip`: the number of its iterations so far. Programs keep the address of the alarm in a register.
+// At the head of an iteration: true if the unit leaves, because the call is stopped. `loop`: its number in
+// the program; `trip`: the number of its iterations so far. Programs keep the address of the alarm.
 CK_INLINE bool ck_stops(CkUnit* unit, const u64* alarm, i64 loop, i64 trip) {
   return CK_UNLIKELY(__atomic_load_n(alarm, __ATOMIC_RELAXED) != 0) && unit->stops(unit, loop, trip);
 }

@@ -78,7 +78,8 @@ void OnInterrupt(int signal, siginfo_t* info, void* context) {
 bool IsPythons(const struct sigaction& action) {
   bool with_info = action.sa_flags & SA_SIGINFO;
   if (with_info != bool(of_python.sa_flags & SA_SIGINFO)) return false;
-  return with_info ? action.sa_sigaction == of_python.sa_sigaction : action.sa_handler == of_python.sa_handler;
+  return with_info ? action.sa_sigaction == of_python.sa_sigaction
+                   : action.sa_handler == of_python.sa_handler;
 }
 
 // Comes before Python's handler, unless somebody else's handler, or none, is installed.
@@ -175,7 +176,9 @@ Run* BeginRun(u64 now) {
   for (int i = 0; i < kMostRuns; ++i) {
     Run* run = &runs[(last_run + i) % kMostRuns];
     u32 free = 0;
-    if (!__atomic_compare_exchange_n(&run->used, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) continue;
+    if (!__atomic_compare_exchange_n(&run->used, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+      continue;
+    }
     last_run = int(run - runs);
     run->hears = knows_python && KindOfThread() != kOfPython;
     run->reason = kGoesOn;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 import sys
 import types
@@ -91,7 +90,7 @@ def jit(
       >>> print(f"{root(2.0):.3f}")
       1.414
     """
-    explicit = _explicit(options)
+    explicit = config.explicit(options)
     misplaced = {name: value for name, value in jit_options.items() if name in config.NAMES}
     if misplaced:
         raise TypeError(f"jax.jit has no such options: write jit(..., options={misplaced!r})")
@@ -131,7 +130,7 @@ def replace_jit(**options: Any) -> Replacement:
       ...     print(eighth(8.0))
       1.0
     """
-    explicit = _explicit(options)
+    explicit = config.explicit(options)
 
     def make(*arguments: Any, **jit_options: Any) -> Any:
         return jit(*arguments, options=explicit, **jit_options)
@@ -353,15 +352,6 @@ def load(*, trust: Trust = False) -> None:
         custom_call.register(platform)
 
 
-def _explicit(options: Options | Mapping[str, Any] | None) -> dict[str, Any]:
-    if options is None:
-        return {}
-    if isinstance(options, Options):
-        values = {option.name: getattr(options, option.name) for option in config.REGISTRY}
-        return values if options.max_seconds < math.inf else {n: v for n, v in values.items() if n != LIMIT}
-    return config.check(options)
-
-
 class Jit:
     """The result of `jit`: a thin wrapper that forwards everything to a `jax.jit` function.
 
@@ -400,20 +390,10 @@ class Jit:
         try:
             try:
                 results = callee(*args, **kwargs)
-                if OPEN_SCOPES and limit_in(SCOPES.values) is not None:
-                    jax.block_until_ready(results)
             except Divided:
                 divided = True
             except Transformed:
                 transformed = True
-            except (jax.errors.JaxRuntimeError, ValueError, KeyboardInterrupt) as error:
-                try:
-                    ours = meant(error)
-                except KeyboardInterrupt as interrupt:  # Python calls its handler now
-                    raise meant(interrupt) from None
-                if ours is error:
-                    raise
-                raise ours from None
             if divided:
                 results = first_call(args, kwargs)
             if transformed:
@@ -421,7 +401,17 @@ class Jit:
                 return self(*args, **kwargs)
             if BEGUN and (job := BEGUN.get(id(sys._getframe()))) is not None:
                 runs(job, results)
+            if OPEN_SCOPES and limit_in(SCOPES.values) is not None:
+                jax.block_until_ready(results)
             return results
+        except (jax.errors.JaxRuntimeError, ValueError, KeyboardInterrupt) as error:
+            try:
+                ours = meant(error)
+            except KeyboardInterrupt as interrupt:  # Python calls its handler at once
+                raise meant(interrupt) from None
+            if ours is error:
+                raise
+            raise ours from None
         finally:
             if BEGUN:
                 BEGUN.pop(id(sys._getframe()), None)

@@ -211,6 +211,17 @@ def check(values: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
+def explicit(options: Options | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The values that the argument `options=` sets. Raises as `check` does."""
+    if options is None:
+        return {}
+    if isinstance(options, Options):
+        without_limit = options.max_seconds == math.inf  # then that of the block or the process counts
+        names = (option.name for option in REGISTRY if not (without_limit and option.name == LIMIT))
+        return {name: getattr(options, name) for name in names}
+    return check(options)
+
+
 def resolve(explicit: Mapping[str, Any], scopes: tuple[Scope, ...] | None = None) -> Options:
     """The values of all options for one call.
 

@@ -25,6 +25,12 @@ def may_take_long(loop: LoopUTask) -> bool:
     return unknown or work(loop).weight > PROGRAM.unchecked
 
 
+def _is_one_trip(context: Context, loop: LoopUTask) -> bool:
+    """True if each unit executes one trip, at whose head there is nothing to stop."""
+    shared = loop.parallel and context.has_units and context.part_depth == 1  # in the body
+    return shared and loop.trip_count is not None and loop.trip_count <= context.plan.most_units
+
+
 def counted(context: Context, loop: LoopUTask) -> Name | None:
     """Begins to count the trips of a loop with a condition. The variable; None if the loop has no check."""
     if not context.target.stop:
@@ -37,7 +43,7 @@ def counted(context: Context, loop: LoopUTask) -> Name | None:
 
 def emit_check(context: Context, loop: LoopUTask, trip: Name) -> None:
     """The unit leaves here if the call is stopped. `trip`: the variable with the number of trips so far."""
-    if not context.target.stop or not may_take_long(loop):
+    if not context.target.stop or not may_take_long(loop) or _is_one_trip(context, loop):
         return
     context.names[_ALARM] = Outer("const u64*", address="unit->alarm")
     context.needs.add("units")

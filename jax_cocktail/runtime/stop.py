@@ -61,5 +61,6 @@ def meant(error: BaseException) -> BaseException:
         return error
     # Python's own may have been lost in a callback that cannot raise, such as an audit hook.
     interrupt = error if isinstance(error, KeyboardInterrupt) else KeyboardInterrupt()
-    interrupt.add_note(text.removeprefix(_INTERRUPTED))
+    if not hasattr(interrupt, "__notes__"):
+        interrupt.add_note(text.removeprefix(_INTERRUPTED))
     return interrupt
