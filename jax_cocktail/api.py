@@ -44,7 +44,7 @@ from jax_cocktail.lowering.state import (
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.report import Report
 from jax_cocktail.runtime import trust as permissions
-from jax_cocktail.runtime.stop import meant
+from jax_cocktail.runtime.python import meant
 from jax_cocktail.runtime.trust import Trust
 
 if TYPE_CHECKING:

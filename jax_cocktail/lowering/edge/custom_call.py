@@ -31,7 +31,7 @@ from jax_cocktail.lowering.edge.capture import Capture, Region
 from jax_cocktail.lowering.edge.rerun import Rewritten, Told, deliver, run_again
 from jax_cocktail.primitives import CONTROL_FLOW, physical_type
 from jax_cocktail.primitives.jaxprs import open_jaxpr
-from jax_cocktail.runtime import routines, stop, trust
+from jax_cocktail.runtime import python, trust
 from jax_cocktail.utask.plan import LaunchPlan
 
 TARGET = "jax_cocktail_cpu"
@@ -72,7 +72,7 @@ def register_cpu(runtime: bytes = b"") -> None:
             lambda: build_runtime(jax.ffi.include_dir(), host_toolchain()),
         )
         trust.guard(library)
-        routines.provide(library)
+        python.provide(library)
         with suppress(OSError):  # then no program is loaded from there
             library.ck_cpu_set_folder(os.fsencode(prepare_root().absolute()))
         library.ck_cpu_state_type_id.restype = ctypes.c_void_p
@@ -95,9 +95,9 @@ def register_cpu(runtime: bytes = b"") -> None:
         library.ck_cpu_set_units(most_units)
         library.ck_cpu_load.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
         library.ck_cpu_load.argtypes += [ctypes.c_char_p, ctypes.c_size_t]
-        stop.hear(library)
-        stop.usual_limit(library, config.resolve({}, scopes=()).max_seconds)
-        config.tell_limits(functools.partial(stop.limit, library))
+        python.hear(library)
+        python.usual_limit(library, config.resolve({}, scopes=()).max_seconds)
+        config.tell_limits(functools.partial(python.limit, library))
         _library, _runtime = library, runtime
 
 
