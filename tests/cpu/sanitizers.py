@@ -33,14 +33,16 @@ int main() {{
 """
 
 
-# Each unit in turn does not end, once it has passed some barriers. The others wait for it there or are in the loop
-# too. Calls that are not stopped are in between, and their result depends on every unit and every barrier.
+# Each unit in turn does not end, once it has passed some barriers. The others wait for it there, and pass no
+# further one, or they are in the loop too. Calls that are not stopped are in between, and their result depends
+# on every unit and every barrier.
 STOPPED = """
 #include "runtime_units.h"
 static i64 forever, barriers, stays;
-static i64 sums[CK_MOST_UNITS];
+static i64 sums[CK_MOST_UNITS], passed[CK_MOST_UNITS];
 int ck_program(const void* const*, void* const* results, u8*, CkUnit* unit) {
   i64 count = unit->count;
+  passed[unit->index] = 0;
   for (i64 k = 0;; ++k) {
     sums[unit->index] = k + unit->index;
     if (k == barriers && forever != 0 && (unit->index == stays || forever == 2)) {
@@ -50,9 +52,11 @@ int ck_program(const void* const*, void* const* results, u8*, CkUnit* unit) {
     }
     ck_arrive(unit);
     if (ck_wait(unit)) return 0;
+    ++passed[unit->index];
     if (k == 4) break;
     ck_arrive(unit);
     if (ck_wait(unit)) return 0;
+    ++passed[unit->index];
   }
   if (unit->index == 0) {
     i64 sum = 0;
@@ -73,6 +77,9 @@ int main() {
           ck_cpu_limit(1000000);
           if (!RunProgram(&entry, nullptr, results, {nullptr, 0, 0, nullptr}, count, &end)) return 1;
           if (end.reason != kTimeIsOver || end.loop != barriers || end.limit != 1000000) return 2;
+          for (i64 i = 0; i < count; ++i) {
+            if (passed[i] > 2 * barriers) return 7;
+          }
           ck_cpu_limit(0);
           end = {};
           right = 0;
