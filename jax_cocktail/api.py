@@ -15,7 +15,7 @@ import jax.export  # `jax` alone does not have it
 from jax.extend import source_info_util
 
 from jax_cocktail import cache, config
-from jax_cocktail.config import LIMIT, OPEN_SCOPES, SCOPES, Options, Scope, limit_in, without_limits
+from jax_cocktail.config import LIMIT, OPEN_SCOPES, SCOPES, Options, Scope
 from jax_cocktail.lowering.choice import decisions
 from jax_cocktail.lowering.choice.bundle import load_bundle as load_bundle
 from jax_cocktail.lowering.choice.bundle import save_bundle as save_bundle
@@ -401,7 +401,7 @@ class Jit:
                 return self(*args, **kwargs)
             if BEGUN and (job := BEGUN.get(id(sys._getframe()))) is not None:
                 runs(job, results)
-            if OPEN_SCOPES and limit_in(SCOPES.values) is not None:
+            if OPEN_SCOPES and SCOPES.limit is not None:
                 jax.block_until_ready(results)
             return results
         except (jax.errors.JaxRuntimeError, ValueError, KeyboardInterrupt) as error:
@@ -465,7 +465,7 @@ class Jit:
 
     def _select(self) -> Dispatch:
         """The jitted functions for the options in force."""
-        scopes = without_limits(SCOPES.values)
+        scopes = SCOPES.values
         if not scopes:
             return self._dispatch
         if scopes not in self._scoped:

@@ -139,36 +139,27 @@ Scope = tuple[tuple[str, Any], ...]  # names and values of one block, hashable
 
 
 class _Scopes(threading.local):
-    """Per thread: the values of the enclosing `with options(...)` blocks, innermost last."""
+    """Per thread: the values of the enclosing `with options(...)` blocks, innermost last.
+
+    `limit`: the option `max_seconds` of the innermost block that sets it. It is apart: it changes nothing that
+    is compiled.
+    """
 
     values: tuple[Scope, ...] = ()
+    limit: float | None = None
 
 
 SCOPES = _Scopes()
 OPEN_SCOPES: set[int] = set()  # the threads in such blocks: a call looks for its own only if there are any
 
 
-def _enter(values: tuple[Scope, ...]) -> None:
+def _enter(values: tuple[Scope, ...], limit: float | None = None) -> None:
     """Lets this thread be in these blocks."""
-    before, SCOPES.values = SCOPES.values, values
-    if limit_in(before) != limit_in(values):
-        for tell in _TOLD:
-            tell(limit_in(values))
-    (OPEN_SCOPES.add if values else OPEN_SCOPES.discard)(threading.get_ident())
-
-
-def limit_in(scopes: tuple[Scope, ...]) -> float | None:
-    """The option `max_seconds` of the innermost block that sets it; None if there is none."""
-    found = (value for scope in scopes[::-1] for name, value in scope if name == LIMIT)
-    return next(found, None)
-
-
-def without_limits(scopes: tuple[Scope, ...]) -> tuple[Scope, ...]:
-    """The blocks without the option `max_seconds`, which changes nothing that is compiled."""
-    if limit_in(scopes) is None:
-        return scopes
-    left = (tuple((name, value) for name, value in scope if name != LIMIT) for scope in scopes)
-    return tuple(filter(None, left))
+    changes = limit != SCOPES.limit
+    SCOPES.values, SCOPES.limit = values, limit
+    (OPEN_SCOPES.discard if not values and limit is None else OPEN_SCOPES.add)(threading.get_ident())
+    for tell in _TOLD if changes else ():
+        tell(limit)
 
 
 _TOLD: list[Callable[[float | None], None]] = []
@@ -177,7 +168,7 @@ _TOLD: list[Callable[[float | None], None]] = []
 def tell_limits(tell: Callable[[float | None], None]) -> None:
     """Lets somebody be told of the limit in force in a thread, by this thread, whenever it changes."""
     _TOLD.append(tell)
-    tell(limit_in(SCOPES.values))
+    tell(SCOPES.limit)
 
 
 def _forget_threads() -> None:
@@ -263,12 +254,14 @@ def options(**values: Any) -> Iterator[None]:
       ...     print(eighth(8.0))
       1.0
     """
-    outer = SCOPES.values
-    _enter((*outer, tuple(sorted(check(values).items()))))
+    outer = SCOPES.values, SCOPES.limit
+    checked = check(values)
+    limit = checked.pop(LIMIT, SCOPES.limit)
+    _enter((*SCOPES.values, tuple(sorted(checked.items()))) if checked else SCOPES.values, limit)
     try:
         yield
     finally:
-        _enter(outer)
+        _enter(*outer)
 
 
 def _checked(option: Option, value: Any, where: str) -> str | bool | int | float:

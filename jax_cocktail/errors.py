@@ -131,7 +131,7 @@ class TimeLimitError(CocktailError, TimeoutError):
       ...     forever(1.0)
       ... except jax_cocktail.TimeLimitError as error:
       ...     print(error)
-      stopped after 0.1 s (max_seconds) in the loop at ... (forever), which had run ... iterations
+      stopped after 0.1 s in the loop at ... (forever), which had run ... iterations; raise max_seconds ...
     """
 
 

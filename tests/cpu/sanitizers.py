@@ -34,8 +34,8 @@ int main() {{
 
 
 # Each unit in turn does not end, once it has passed some barriers. The others wait for it there, and pass no
-# further one, or they are in the loop too. Calls that are not stopped are in between, and their result depends
-# on every unit and every barrier.
+# further one, or they are in the loop too. Calls that end are in between: every unit and every barrier has a
+# part in their result.
 STOPPED = """
 #include "runtime_units.h"
 static i64 forever, barriers, stays;
