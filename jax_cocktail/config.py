@@ -141,8 +141,7 @@ Scope = tuple[tuple[str, Any], ...]  # names and values of one block, hashable
 class _Scopes(threading.local):
     """Per thread: the values of the enclosing `with options(...)` blocks, innermost last.
 
-    `limit`: the option `max_seconds` of the innermost block that sets it. It is apart: it changes nothing that
-    is compiled.
+    `limit`: the option `max_seconds` of the innermost block that sets it; nothing compiled depends on it.
     """
 
     values: tuple[Scope, ...] = ()
