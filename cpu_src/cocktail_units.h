@@ -14,8 +14,9 @@
 #include "cocktail_base.h"
 
 // Programs and runtime share the layout below; a runtime refuses programs of another version.
-enum : u32 { CK_UNITS_VERSION = 3 };
+enum : u32 { CK_UNITS_VERSION = 4 };
 enum : i64 { CK_FLAT_UNITS = 8, CK_MOST_UNITS = 256 };
+enum : u64 { CK_NEVER = ~u64(0) };
 
 // Neighbouring lines are fetched in pairs: a counter has two of them to itself.
 struct alignas(128) CkCounter {
@@ -30,7 +31,7 @@ struct alignas(128) CkTeam {
   void (*yield)(CkUnit* unit, u64 times);   // lends the core; `times`: how often it was called in this wait
   bool (*change)(CkUnit* unit);             // gives the unit its new index; true: the unit leaves
   u64 spins;                                // polls before the first yield
-  u64 change_at;                            // the barrier at which units leave; 0: none
+  u64 change_at;                            // the barrier from which on units leave; CK_NEVER: none
   CkCounter root;                           // arrivals of whole groups
   CkCounter released;                       // barriers that all units have reached
 };
@@ -41,6 +42,8 @@ struct CkUnit {
   u8* own;    // memory of this unit alone, on a page border
   CkTeam* team;
   const i64* sizes;  // the launch parameters of the call
+  const u64* alarm;  // of the call; not 0: units ask whether they stop
+  bool (*stops)(CkUnit* unit, i64 loop, i64 trip);
 };
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -70,7 +73,9 @@ CK_NOINLINE __attribute__((unused)) void ck_arrive_in_tree(const CkUnit* unit, u
   u64 groups = u64((unit->count + CK_FLAT_UNITS - 1) / CK_FLAT_UNITS);
   if (__atomic_add_fetch(&team->groups[group].value, 1, __ATOMIC_ACQ_REL) != epoch * members) return;
   if (__atomic_add_fetch(&team->root.value, 1, __ATOMIC_ACQ_REL) != epoch * groups) return;
-  __atomic_store_n(&team->released.value, epoch, __ATOMIC_RELEASE);
+  u64 before = epoch - 1;  // else the call is stopped
+  __atomic_compare_exchange_n(&team->released.value, &before, epoch, false, __ATOMIC_RELEASE,
+                              __ATOMIC_RELAXED);
 }
 
 CK_NOINLINE __attribute__((unused)) bool ck_wait_for_all(CkUnit* unit) {
@@ -82,8 +87,9 @@ CK_NOINLINE __attribute__((unused)) bool ck_wait_for_all(CkUnit* unit) {
   } else {
     for (i64 other = 0; other < unit->count; ++other) ck_await(&units[other].value, epoch, unit);
   }
-  // The caller sets it before it arrives, and not again before all have changed.
-  return CK_UNLIKELY(__atomic_load_n(&team->change_at, __ATOMIC_RELAXED) == epoch) && team->change(unit);
+  // The caller sets it before it arrives, and not again before all have changed. A unit that stops sets it to
+  // 0 before it lets the others pass all barriers.
+  return CK_UNLIKELY(__atomic_load_n(&team->change_at, __ATOMIC_RELAXED) <= epoch) && team->change(unit);
 }
 
 CK_INLINE void ck_arrive(const CkUnit* unit) {
@@ -96,6 +102,12 @@ CK_INLINE void ck_arrive(const CkUnit* unit) {
 
 // True if the unit leaves: its program returns at once.
 CK_INLINE bool ck_wait(CkUnit* unit) { return unit->count != 1 && ck_wait_for_all(unit); }
+
+// At the head of an iteration: true if the unit leaves, because the call is stopped. `loop`: its number in
+// the program; `trip`: the number of its iterations so far. Programs keep the address of the alarm.
+CK_INLINE bool ck_stops(CkUnit* unit, const u64* alarm, i64 loop, i64 trip) {
+  return CK_UNLIKELY(__atomic_load_n(alarm, __ATOMIC_RELAXED) != 0) && unit->stops(unit, loop, trip);
+}
 
 // Read by the runtime before it calls the program.
 CK_EXPORT const u32 ck_units_version;

@@ -14,6 +14,7 @@
 //   failures          string    of a program that can fail: one line of text for each of its error codes
 //   launch            i64[]     see Launch; the launch parameters follow
 //   log               string    optional: its name; the program tells when it begins and ends (runtime_log.h)
+//   loops             string    a line of text for each loop in which it can be stopped (runtime_stop.h)
 //   signature         i64[]     what the program was compiled for (runtime_trust.h)
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -83,6 +84,24 @@ State* NewState(Program* program, const int64_t* launch, size_t count, const Sig
   return state;
 }
 
+// The error of a call that was stopped. Code in Python knows it by its beginning and by its code.
+XLA_FFI_Error* FailStopped(XLA_FFI_CallFrame* frame, const End& end) {
+  auto* lines = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "loops", XLA_FFI_AttrType_STRING));
+  size_t length = 0;
+  const char* line = lines == nullptr ? nullptr : LineOf(lines, end.loop + 1, &length);
+  if (line == nullptr) {
+    line = "a loop";
+    length = strlen(line);
+  }
+  bool late = end.reason == kTimeIsOver;
+  char text[1024], limit[64] = "";
+  if (late) snprintf(limit, sizeof(limit), "after %g s ", double(end.limit) * 1e-9);
+  const char* advice = late ? "; raise max_seconds if it needs longer" : "";
+  snprintf(text, sizeof(text), "jax_cocktail: stopped %sin %.*s, which had run %lld iterations%s", limit,
+           int(length < 800 ? length : 800), line, static_cast<long long>(end.trip), advice);
+  return Fail(frame, late ? XLA_FFI_Error_Code_DEADLINE_EXCEEDED : XLA_FFI_Error_Code_CANCELLED, text);
+}
+
 XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
   if (!Fits(state->signature, frame)) {
     return Fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT, "jax_cocktail: " CK_MISFIT);
@@ -106,12 +125,14 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
     workspace = static_cast<unsigned char*>(outputs[num_outputs - 1]);
   }
   int64_t lent = launch.workspace_result ? 0 : launch.workspace;
-  int code = 0;
+  End end = {};
   const Given given = {workspace, lent, launch.own_bytes, reinterpret_cast<const i64*>(state->sizes)};
   Logged logged(state->name, state->name_size);
-  if (!RunProgram(&state->program->entry, inputs, outputs, given, 0, &code)) {
+  if (!RunProgram(&state->program->entry, inputs, outputs, given, 0, &end)) {
     return Fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "jax_cocktail: no memory for the workspace");
   }
+  if (end.reason != kGoesOn) return FailStopped(frame, end);
+  const int code = end.code;
   if (code == 0) {
     logged.failed = false;
     if (launch.exit_flag >= 0 && launch.exit_flag < num_outputs) {

@@ -41,10 +41,21 @@ struct AloneCall : Call {
   u8* own;
   const i64* sizes;
   u64 float_mode;
+  Run* run;
 };
 
+struct AloneUnit : CkUnit {
+  Run* run;
+};
+
+bool StopsAlone(CkUnit* unit, i64 loop, i64 trip) {
+  return AsksToStop(static_cast<AloneUnit*>(unit)->run, loop, trip);
+}
+
 int RunHere(AloneCall* call) {
-  CkUnit unit = {0, 1, call->own, nullptr, call->sizes};
+  AloneUnit unit;
+  static_cast<CkUnit&>(unit) = {0, 1, call->own, nullptr, call->sizes, AlarmOf(call->run), StopsAlone};
+  unit.run = call->run;
   return call->entry->function(call->operands, call->results, call->workspace, &unit);
 }
 
@@ -55,9 +66,8 @@ int WorkAlone(Call* call, i64) {
 }
 
 int RunAlone(Entry* entry, const void* const* operands, void* const* results, u8* workspace, u8* own,
-             const i64* sizes) {
-  AloneCall call = {{WorkAlone, false, true}, entry, operands, results, workspace, own, sizes, 0};
-  u64 start = Nanoseconds();
+             const i64* sizes, Run* run, u64 start) {
+  AloneCall call = {{WorkAlone, false, true}, entry, operands, results, workspace, own, sizes, 0, run};
   bool crowded = start < __atomic_load_n(&crowded_until, __ATOMIC_RELAXED);
   if (crowded && ran_of_caller + Least(&entry->alone) >= kSliceNanoseconds) {
     ran_of_caller = 0;
@@ -73,7 +83,7 @@ int RunAlone(Entry* entry, const void* const* operands, void* const* results, u8
   }
   int code = RunHere(&call);
   u64 now = Nanoseconds();
-  KeepLeast(&entry->alone, now - start);
+  if (!IsStopped(run)) KeepLeast(&entry->alone, now - start);
   ran_of_caller += now - start;
   if (now - share_of_caller.at > kWindowNanoseconds) LookAtShare(now);
   return code;

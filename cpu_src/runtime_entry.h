@@ -2,7 +2,7 @@
 #ifndef COCKTAIL_RUNTIME_ENTRY_H
 #define COCKTAIL_RUNTIME_ENTRY_H
 
-#include "cocktail_units.h"
+#include "runtime_stop.h"
 
 namespace {
 
@@ -21,6 +21,14 @@ struct Given {
   i64 workspace_bytes;
   i64 own_bytes;       // memory of each unit
   const i64* sizes;    // launch parameters
+};
+
+// How a call ended: the program's code, or why and where it was stopped.
+struct End {
+  int code;
+  int reason;  // StopReason
+  i64 loop, trip;
+  u64 limit;  // nanoseconds
 };
 
 u64 Least(const u64* nanoseconds) { return __atomic_load_n(nanoseconds, __ATOMIC_RELAXED); }

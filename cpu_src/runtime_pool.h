@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 
 #include "runtime_memory.h"
+#include "runtime_stop.h"
 #include "runtime_workers.h"
 
 namespace {
@@ -108,6 +109,7 @@ void AfterForkInChild() {
   usable_cores = 0;
   tidying = false;
   crowded_until = 0;
+  ForgetRuns();
   share_of_caller = Share{0, 0, 0};  // the kernel counts anew
   AfterForkInParent();
 }

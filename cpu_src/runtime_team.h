@@ -71,6 +71,7 @@ struct Team : Call {
   Clocks since;   // of the thread, when the watch began
   bool away;      // it has no core
   u64 lost;       // nanoseconds for which units were away
+  Run* run;
 };
 
 struct Unit : CkUnit {
@@ -99,7 +100,10 @@ void Account(Team* team) {
   if (team->lost < Least(&team->entry->together)) return;  // to wait costs less than to go on without it
   member.lost = true;
   u64* change_at = &team->barrier->change_at;  // stays if it is the barrier at which this call waits already
-  if (team->epoch > 0 && *change_at == 0) __atomic_store_n(change_at, team->epoch + 1, __ATOMIC_RELAXED);
+  u64 none = CK_NEVER;  // else, or the call is stopped
+  if (team->epoch > 0) {
+    __atomic_compare_exchange_n(change_at, &none, team->epoch + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  }
 }
 
 // The caller's look at the clocks while it waits for the others at barrier `epoch`, or (0) for their end.
@@ -158,19 +162,37 @@ i64 Number(Team* team) {
   return count;
 }
 
+// A unit leaves a call that is stopped: no other unit waits for it any longer, and each leaves at its next
+// barrier. Returns true.
+bool Passes(CkUnit* unit) {
+  CkTeam* barrier = unit->team;
+  __atomic_store_n(&barrier->change_at, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&barrier->units[unit->index].value, CK_NEVER, __ATOMIC_RELEASE);
+  __atomic_store_n(&barrier->released.value, CK_NEVER, __ATOMIC_RELEASE);
+  return true;
+}
+
+// A unit saw the alarm.
+bool Stops(CkUnit* unit, i64 loop, i64 trip) {
+  return AsksToStop(static_cast<Unit*>(unit)->team_of_call->run, loop, trip) && Passes(unit);
+}
+
 // Waits until all units have left the barrier, so that whatever a unit has done is done before another unit
 // takes over from it. The counters of the barrier begin anew.
 bool Change(CkUnit* unit) {
   auto* self = static_cast<Unit*>(unit);
   Team* team = self->team_of_call;
   CkTeam* barrier = unit->team;
+  if (IsStopped(team->run)) return Passes(unit);
   if (self->number == 0) {
     for (u64 times = 0; __atomic_load_n(&team->changing, __ATOMIC_ACQUIRE) != unit->count - 1; ++times) {
+      if (IsStopped(team->run)) return Passes(unit);
       Poll(times, barrier->spins);
     }
     for (i64 i = 0; i < unit->count; ++i) barrier->units[i].value = 0;
     for (i64 i = 0; i < team->num_groups; ++i) barrier->groups[i].value = 0;
-    barrier->root.value = barrier->released.value = barrier->change_at = 0;
+    barrier->root.value = barrier->released.value = 0;
+    barrier->change_at = CK_NEVER;
     team->changing = team->watched = 0;
     unit->count = Number(team);
     __atomic_store_n(&team->count, unit->count, __ATOMIC_RELAXED);
@@ -180,6 +202,7 @@ bool Change(CkUnit* unit) {
   u64 before = __atomic_load_n(&team->generation, __ATOMIC_RELAXED);
   __atomic_add_fetch(&team->changing, 1, __ATOMIC_ACQ_REL);
   for (u64 times = 0; __atomic_load_n(&team->generation, __ATOMIC_ACQUIRE) == before; ++times) {
+    if (IsStopped(team->run)) return Passes(unit);
     Poll(times, barrier->spins);
   }
   unit->index = team->members[self->number].index;
@@ -194,6 +217,8 @@ int RunUnit(Team* team, i64 number) {
   unit.own = team->own + number * team->stride;
   unit.team = team->barrier;
   unit.sizes = team->sizes;
+  unit.alarm = AlarmOf(team->run);
+  unit.stops = Stops;
   unit.team_of_call = team;
   unit.number = number;
   return team->entry->function(team->operands, team->results, team->workspace, &unit);
@@ -263,7 +288,7 @@ __attribute__((noinline)) int RunTeam(Team* team, i64 num_workers, Worker** work
   team->barrier = reinterpret_cast<CkTeam*>(memory);
   auto* counters = reinterpret_cast<CkCounter*>(team->barrier + 1);
   u64 spins = fits ? kSpins : kSpinsOversubscribed;
-  *team->barrier = CkTeam{counters, counters + count, Yield, Change, spins, 0, {0}, {0}};
+  *team->barrier = CkTeam{counters, counters + count, Yield, Change, spins, CK_NEVER, {0}, {0}};
   for (i64 i = 0; i < count + groups; ++i) counters[i].value = 0;
   team->num_groups = groups;
   team->work = Work;
@@ -294,7 +319,7 @@ __attribute__((noinline)) int RunTeam(Team* team, i64 num_workers, Worker** work
     kept += members[i].index >= 0 && !members[i].lost;
   }
   if (lost > 0) PauseFor(passed, kept, nullptr);
-  if (kept == count) KeepLeast(&team->entry->together, passed);
+  if (kept == count && !IsStopped(team->run)) KeepLeast(&team->entry->together, passed);
   return code;
 }
 

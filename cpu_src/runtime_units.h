@@ -10,9 +10,9 @@ namespace {
 // `units` > 0: exactly this many if the program has work for them; 0: as many as are idle. Returns false if
 // there is no memory.
 bool RunProgram(Entry* entry, const void* const* operands, void* const* results, const Given& given,
-                i64 units, int* code) {
+                i64 units, End* end) {
   pthread_once(&prepare_once, Prepare);
-  u64 now = entry->most_units > 1 ? Nanoseconds() : 0;
+  u64 now = Nanoseconds();
   i64 most = entry->most_units > 1 ? MostUnitsOfACall(now) : 1;
   i64 wanted = units > 0 ? units : most;
   if (wanted > entry->most_units) wanted = entry->most_units;
@@ -34,13 +34,14 @@ bool RunProgram(Entry* entry, const void* const* operands, void* const* results,
   }
   if (own_start > 0) workspace = arena.memory;
   u8* own = stride ? arena.memory + own_start : nullptr;
+  Run* run = BeginRun(now);
   if (wanted == 1) {
-    *code = RunAlone(entry, operands, results, workspace, own, given.sizes);
+    end->code = RunAlone(entry, operands, results, workspace, own, given.sizes, run, now);
   } else {
     Worker* workers[CK_MOST_UNITS];
     i64 got = LeaseWorkers(wanted - 1, most, units > 0, now, workers);
     if (got == 0) {
-      *code = RunAlone(entry, operands, results, workspace, own, given.sizes);
+      end->code = RunAlone(entry, operands, results, workspace, own, given.sizes, run, now);
     } else {
       Team team = {};
       team.entry = entry;
@@ -51,11 +52,14 @@ bool RunProgram(Entry* entry, const void* const* operands, void* const* results,
       team.stride = stride;
       team.sizes = given.sizes;
       team.exact = units > 0;
-      *code = RunTeam(&team, got, workers, got < Cores(now), now);
+      team.run = run;
+      end->code = RunTeam(&team, got, workers, got < Cores(now), now);
     }
     ReturnWorkers(got, workers, got + 1);
   }
   ReturnArena(arena);
+  if (IsStopped(run)) *end = End{0, run->reason, run->loop, run->trip, run->limit};
+  EndRun(run);
   return true;
 }
 
@@ -84,10 +88,10 @@ CK_EXPORT i64 ck_cpu_units_now(i64* lost) {
 // work for them and the system has threads. Returns the program's code, or -1 if there is no memory.
 CK_EXPORT int ck_cpu_run(const void* function, i64 most_units, i64 own_bytes, const i64* sizes,
                          const void* const* operands, void* const* results, u8* workspace, i64 units) {
-  int code = 0;
+  End end = {};
   auto* program = reinterpret_cast<ProgramFunction*>(const_cast<void*>(function));
   Entry entry = {program, most_units, 0, 0};
-  return RunProgram(&entry, operands, results, {workspace, 0, own_bytes, sizes}, units, &code) ? code : -1;
+  return RunProgram(&entry, operands, results, {workspace, 0, own_bytes, sizes}, units, &end) ? end.code : -1;
 }
 
 #endif  // COCKTAIL_RUNTIME_UNITS_H

@@ -15,6 +15,7 @@ from jax_cocktail.errors import (
     RecursionTypeError,
     StalePlanError,
     StrictModeError,
+    TimeLimitError,
     UnsupportedError,
     VerificationError,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "Report",
     "StalePlanError",
     "StrictModeError",
+    "TimeLimitError",
     "Trace",
     "UnsupportedError",
     "VerificationError",

@@ -15,7 +15,7 @@ import jax.export  # `jax` alone does not have it
 from jax.extend import source_info_util
 
 from jax_cocktail import cache, config
-from jax_cocktail.config import OPEN_SCOPES, SCOPES, Options, Scope
+from jax_cocktail.config import LIMIT, OPEN_SCOPES, SCOPES, Options, Scope
 from jax_cocktail.lowering.choice import decisions
 from jax_cocktail.lowering.choice.bundle import load_bundle as load_bundle
 from jax_cocktail.lowering.choice.bundle import save_bundle as save_bundle
@@ -44,6 +44,7 @@ from jax_cocktail.lowering.state import (
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.report import Report
 from jax_cocktail.runtime import trust as permissions
+from jax_cocktail.runtime.python import meant
 from jax_cocktail.runtime.trust import Trust
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def jit(
       >>> print(f"{root(2.0):.3f}")
       1.414
     """
-    explicit = _explicit(options)
+    explicit = config.explicit(options)
     misplaced = {name: value for name, value in jit_options.items() if name in config.NAMES}
     if misplaced:
         raise TypeError(f"jax.jit has no such options: write jit(..., options={misplaced!r})")
@@ -129,7 +130,7 @@ def replace_jit(**options: Any) -> Replacement:
       ...     print(eighth(8.0))
       1.0
     """
-    explicit = _explicit(options)
+    explicit = config.explicit(options)
 
     def make(*arguments: Any, **jit_options: Any) -> Any:
         return jit(*arguments, options=explicit, **jit_options)
@@ -351,20 +352,15 @@ def load(*, trust: Trust = False) -> None:
         custom_call.register(platform)
 
 
-def _explicit(options: Options | Mapping[str, Any] | None) -> dict[str, Any]:
-    if options is None:
-        return {}
-    if isinstance(options, Options):
-        return {option.name: getattr(options, option.name) for option in config.REGISTRY}
-    return config.check(options)
-
-
 class Jit:
     """The result of `jit`: a thin wrapper that forwards everything to a `jax.jit` function.
 
     It keeps the arguments of a call until the call returns, so that a first lowering can time the candidates
     on them.
     """
+
+    def __new__(cls, function: Any, jit_options: Any, explicit: Mapping[str, Any], shared: Any = None) -> Jit:
+        return super().__new__(_Limited if LIMIT in explicit else cls)
 
     def __init__(
         self,
@@ -405,7 +401,17 @@ class Jit:
                 return self(*args, **kwargs)
             if BEGUN and (job := BEGUN.get(id(sys._getframe()))) is not None:
                 runs(job, results)
+            if OPEN_SCOPES and SCOPES.limit is not None:
+                jax.block_until_ready(results)
             return results
+        except (jax.errors.JaxRuntimeError, ValueError, KeyboardInterrupt) as error:
+            try:
+                ours = meant(error)
+            except KeyboardInterrupt as interrupt:  # Python calls its handler at once
+                raise meant(interrupt) from None
+            if ours is error:
+                raise
+            raise ours from None
         finally:
             if BEGUN:
                 BEGUN.pop(id(sys._getframe()), None)
@@ -465,6 +471,14 @@ class Jit:
         if scopes not in self._scoped:
             self._scoped[scopes] = self._marked.variant(config.resolve(self._explicit, scopes))
         return self._scoped[scopes]
+
+
+class _Limited(Jit):
+    """A wrapper with a limit of its own for the seconds of a call."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        with config.options(max_seconds=self._explicit[LIMIT]):
+            return super().__call__(*args, **kwargs)
 
 
 # Source locations must point to the user's program, never to our frames.

@@ -79,7 +79,7 @@ from jax_cocktail.stitch.split_scans import split_scans
 from jax_cocktail.utask.builder import uncollected
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.failure import lines_of
-from jax_cocktail.utask.ir import UProgram, operators_in
+from jax_cocktail.utask.ir import UProgram, operators_in, places_of_loops
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 from jax_cocktail.utask.printer import identity
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
@@ -161,9 +161,10 @@ class Emitted:
 
     `machine`: what it is for; `fingerprint`: of the translated program and the candidate; `fired`: the passes
     that changed something; `remarks`: what the passes have to say; `seconds`: time that this took; `stamps`:
-    those of a traced program; `parameters`: those of the launch; `given`: the numbers of the call for the
-    general ones, for which others stand in the program and the plan; `varying`: the positions of those of the
-    program (`schedule.general`).
+    those of a traced program; `parameters`: those of the launch; `loops`: of each loop in which a call can be
+    stopped, its number in `utask.ir.places_of_loops` of the translated program, or -1; `given`: the numbers
+    of the call for the general ones, for which others stand in the program and the plan; `varying`: the
+    positions of those of the program (`schedule.general`).
     """
 
     program: UProgram
@@ -177,6 +178,7 @@ class Emitted:
     seconds: float = 0.0
     stamps: StampTable | None = None
     parameters: tuple[Parameter, ...] = ()
+    loops: tuple[int, ...] = ()
     given: Mapping[Parameter, int] = field(default_factory=dict)
     varying: frozenset[int] = frozenset()
 
@@ -223,8 +225,8 @@ class Artifact:
         failures = lines_of(operators_in(self.emitted.program.entry))
         place = self.binary, self.digest, self.path
         sizes = self.aliases, self.workspace_bytes, failures
-        varying = tuple(sorted(self.emitted.varying))
-        given = self.emitted.in_call(self.emitted.plan.own_bytes), self.emitted.sizes, varying
+        own_bytes = self.emitted.in_call(self.emitted.plan.own_bytes)
+        given = own_bytes, self.emitted.sizes, self.emitted.loops, tuple(sorted(self.emitted.varying))
         return Executable(*place, *sizes, self.launch, self.emitted.stamps, *given)
 
     @property
@@ -372,6 +374,8 @@ def _emit(
         plan = with_counters(plan, machine)
         stamps = stamps_of(final, plan, machine, trace)
     text = emit_program(final, plan, machine, stamps=stamps)
+    places = places_of_loops(program)
+    loops = tuple(places.index(each) if each in places else -1 for each in text.loops)
     key = identity(program, candidate)
     seconds = time.perf_counter() - start
     return Emitted(
@@ -380,6 +384,7 @@ def _emit(
         seconds=seconds,
         stamps=stamps,
         parameters=text.parameters,
+        loops=loops,
     )
 
 

@@ -7,10 +7,11 @@ The first of these that sets an option determines its value: the `options=` argu
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ BACKGROUND, NOW = "background", "now"  # of the option `compile`
 CACHED, FRESH, CHECKED = "cached", "fresh", "checked"  # of the option `plans`
 DEFERRED, SYNC, LOG = "deferred", "sync", "log"  # of the option `errors`
 CONTROL_FLOW, MEMORY_BOUND = "control_flow", "memory_bound"  # of the option `scope`
+LIMIT = "max_seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Option:
     """
 
     name: str
-    default: str | bool | int
+    default: str | bool | int | float
     choices: tuple[str | int, ...] = ()
 
     @property
@@ -76,6 +78,7 @@ class Options:
       reproducible: run one program from the first call on, whatever was measured, stored or is busy.
       max_trips: the most trips of each `while_loop` of JAX's, which then has a gradient; 0 for no bound.
       detach: a process that ends early leaves what it has begun to compile to one of low priority.
+      max_seconds: for which a program of ours may run on a CPU; a call that takes longer is stopped.
 
     Raises:
       TypeError: a value has the wrong type.
@@ -104,6 +107,7 @@ class Options:
     reproducible: bool = False
     max_trips: int = 0
     detach: bool = True
+    max_seconds: float = field(default=math.inf, compare=False)  # of a call: all have the same program
 
     def __post_init__(self) -> None:
         for option in REGISTRY:
@@ -117,7 +121,7 @@ class Options:
     @property
     def token(self) -> str:
         """A short name of these values, the same in every process; `from_token` reverses it."""
-        text = repr(sorted(asdict(self).items()))
+        text = repr(sorted((name, value) for name, value in asdict(self).items() if name != LIMIT))
         token = hashlib.sha256(text.encode()).hexdigest()[:8]
         _TOKENS[token] = self
         return token
@@ -135,19 +139,35 @@ Scope = tuple[tuple[str, Any], ...]  # names and values of one block, hashable
 
 
 class _Scopes(threading.local):
-    """Per thread: the values of the enclosing `with options(...)` blocks, innermost last."""
+    """Per thread: the values of the enclosing `with options(...)` blocks, innermost last.
+
+    `limit`: the option `max_seconds` of the innermost block that sets it; nothing compiled depends on it.
+    """
 
     values: tuple[Scope, ...] = ()
+    limit: float | None = None
 
 
 SCOPES = _Scopes()
 OPEN_SCOPES: set[int] = set()  # the threads in such blocks: a call looks for its own only if there are any
 
 
-def _enter(values: tuple[Scope, ...]) -> None:
+def _enter(values: tuple[Scope, ...], limit: float | None = None) -> None:
     """Lets this thread be in these blocks."""
-    SCOPES.values = values
-    (OPEN_SCOPES.add if values else OPEN_SCOPES.discard)(threading.get_ident())
+    changes = limit != SCOPES.limit
+    SCOPES.values, SCOPES.limit = values, limit
+    (OPEN_SCOPES.discard if not values and limit is None else OPEN_SCOPES.add)(threading.get_ident())
+    for tell in _TOLD if changes else ():
+        tell(limit)
+
+
+_TOLD: list[Callable[[float | None], None]] = []
+
+
+def tell_limits(tell: Callable[[float | None], None]) -> None:
+    """Lets somebody be told of the limit in force in a thread, by this thread, whenever it changes."""
+    _TOLD.append(tell)
+    tell(SCOPES.limit)
 
 
 def _forget_threads() -> None:
@@ -179,6 +199,17 @@ def check(values: Mapping[str, Any]) -> dict[str, Any]:
             raise TypeError(f"no option {name!r}; the options are {', '.join(_BY_NAME)}")
         checked[name] = _checked(option, value, f"option {name!r}")
     return checked
+
+
+def explicit(options: Options | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The values that the argument `options=` sets. Raises as `check` does."""
+    if options is None:
+        return {}
+    if isinstance(options, Options):
+        without_limit = options.max_seconds == math.inf  # then that of the block or the process counts
+        names = (option.name for option in REGISTRY if not (without_limit and option.name == LIMIT))
+        return {name: getattr(options, name) for name in names}
+    return check(options)
 
 
 def resolve(explicit: Mapping[str, Any], scopes: tuple[Scope, ...] | None = None) -> Options:
@@ -222,19 +253,25 @@ def options(**values: Any) -> Iterator[None]:
       ...     print(eighth(8.0))
       1.0
     """
-    outer = SCOPES.values
-    _enter((*outer, tuple(sorted(check(values).items()))))
+    outer = SCOPES.values, SCOPES.limit
+    checked = check(values)
+    limit = checked.pop(LIMIT, SCOPES.limit)
+    _enter((*SCOPES.values, tuple(sorted(checked.items()))) if checked else SCOPES.values, limit)
     try:
         yield
     finally:
-        _enter(outer)
+        _enter(*outer)
 
 
-def _checked(option: Option, value: Any, where: str) -> str | bool | int:
+def _checked(option: Option, value: Any, where: str) -> str | bool | int | float:
     if isinstance(option.default, bool):
         if isinstance(value, bool):
             return value
         raise TypeError(f"{where} must be True or False, not {value!r}")
+    if isinstance(option.default, float):
+        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+            return float(value)
+        raise ValueError(f"{where} must be a number > 0, not {value!r}")
     is_number = isinstance(option.default, int)
     if option.choices:
         if value in option.choices and not isinstance(value, bool):
@@ -253,13 +290,16 @@ def _checked(option: Option, value: Any, where: str) -> str | bool | int:
     raise TypeError(f"{where} must be a path, not {value!r}")
 
 
-def parsed(option: Option, text: str) -> str | bool | int:
+def parsed(option: Option, text: str) -> str | bool | int | float:
     """The value of an environment variable. Raises ValueError if it is not allowed."""
-    value: str | bool | int = text
+    value: str | bool | int | float = text
     if isinstance(option.default, bool):
         if text.lower() not in _TRUE | _FALSE:
             raise ValueError(f"{option.variable} must be 0 or 1, not {text!r}")
         value = text.lower() in _TRUE
+    elif isinstance(option.default, float):
+        with suppress(ValueError):
+            value = float(text)
     elif isinstance(option.default, int):
         if not text.strip().isdecimal():
             raise ValueError(f"{option.variable} must be an integer >= 0, not {text!r}")

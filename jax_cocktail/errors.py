@@ -120,6 +120,21 @@ class StalePlanError(CocktailError):
     """
 
 
+class TimeLimitError(CocktailError, TimeoutError):
+    """Raised by a call whose program has run for longer than the option ``max_seconds``.
+
+    Examples:
+      >>> @jax_cocktail.jit(options={"force": "cocktail", "compile": "now", "max_seconds": 0.1})
+      ... def forever(x):
+      ...     return lax.while_loop(lambda x: x < 2.0, lambda x: x / 2, x)
+      >>> try:
+      ...     forever(1.0)
+      ... except jax_cocktail.TimeLimitError as error:
+      ...     print(error)
+      stopped after 0.1 s in the loop at ... (forever), which had run ... iterations; raise max_seconds ...
+    """
+
+
 class CocktailWarning(UserWarning):
     """Warns that stock XLA runs something that jax_cocktail should have compiled, and gives the reason.
 

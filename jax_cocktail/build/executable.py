@@ -18,8 +18,8 @@ class Executable:
     `binary`: shared object with the entry `ck_program`; `digest`: its sha256; `path`: of the built program;
     `aliases`: (operand, result) pairs that share memory; `failures`: the messages of its error codes;
     `launch`: how a GPU runs it, None for the CPU; `stamps`: those of a traced program; `own_bytes`: memory of
-    each unit; `sizes`: the launch parameters; `varying`: the numbers (`schedule.general`) for which it serves
-    other calls as well.
+    each unit; `sizes`: the launch parameters; `loops`: see `compiler.Emitted`; `varying`: the numbers
+    (`schedule.general`) for which it serves other calls as well.
     """
 
     binary: bytes
@@ -32,4 +32,5 @@ class Executable:
     stamps: StampTable | None = None
     own_bytes: int = 0
     sizes: tuple[int, ...] = ()
+    loops: tuple[int, ...] = ()
     varying: tuple[int, ...] = ()

@@ -30,7 +30,7 @@ from jax_cocktail.utask.ir import Region, Statement, UOperator
 from jax_cocktail.utask.layout import Layout, row_major
 from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan, Part, Slot
 from jax_cocktail.utask.sizes import Size, place_in, size_in
-from jax_cocktail.utask.types import Value
+from jax_cocktail.utask.types import Source, Value
 
 ALONE = "unit->index == 0"
 OF_THREAD = "mine"  # the memory of a thread, which the loop by threads declares
@@ -96,6 +96,7 @@ class Context:
     held_bytes: int = 0
     places: bool = False  # comments say where statements come from
     stamps: StampTable | None = None  # of a traced program
+    loops: list[Source] = field(default_factory=list)  # where a call can be stopped, see `codegen.stops`
     rings: int = 0  # the number of the result that holds its stamps
     sizes: Mapping[int, Size] = field(default_factory=dict)  # see `launch.lengths`
     counts: Mapping[float, Size] = field(default_factory=dict)  # see `launch.counts`

@@ -14,6 +14,7 @@ CPU = Target(
     copy="__builtin_memcpy({target}, {source}, {size});",
     table="static const",
     wait="if (ck_wait(unit)) return {left};",
+    stop="if (ck_stops(unit, {alarm}, {loop}, {trip})) return {left};",
     entry=(
         "CK_EXPORT int ck_program(const void* const* operands, void* const* results,\n"
         "                         u8* workspace, CkUnit* unit)"

@@ -14,14 +14,17 @@ from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.ir import LoopUTask, UProgram, walk
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.sizes import Parameter, Quotient, Size
+from jax_cocktail.utask.types import Source
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The source text of a program, and the launch parameters that it reads, in their order."""
+    """The source text of a program, the launch parameters that it reads, in their order, and the places of
+    the loops in which a call can be stopped."""
 
     source: str
     parameters: tuple[Parameter, ...] = ()
+    loops: tuple[Source, ...] = ()
 
 
 def lengths(program: UProgram, plan: MemoryPlan) -> dict[int, Size]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from jax_cocktail.codegen import threads
+from jax_cocktail.codegen import stops, threads
 from jax_cocktail.codegen.anchors import emit_anchor
 from jax_cocktail.codegen.context import ALONE, OF_THREAD, Context
 from jax_cocktail.codegen.divide import LENGTH, divide
@@ -118,7 +118,7 @@ def emit_program(
     entry = ["", f"{target.entry} {{", body, "}", *target.footer]
     constants, part_bytes = tables(program, plan, target), PART_BYTES if functions.has_pieces else 0
     parts = arranged(units, constants, functions.functions(), entry, part_bytes)
-    return Text("\n".join([*head, *parts, ""]), tuple(each.parameter for each in sizes))
+    return Text("\n".join([*head, *parts, ""]), tuple(each.parameter for each in sizes), tuple(context.loops))
 
 
 def _spelled(context: Context, names: Mapping[Name, Outer]) -> dict[Name, str]:
@@ -398,12 +398,16 @@ def _emit_whole_loop(context: Context, loop: LoopUTask) -> None:
             del context.indices[name]
             return
         with _trips(context, loop, name):
+            stops.emit_check(context, loop, name)
             _emit_region(context, loop.body)
             context.stamp_within(loop)
             emit_transfer(context, loop.body.results, loop.carried)
         del context.indices[name]
         return
+    trip = stops.counted(context, loop)
     with context.writer.block("for (;;)"), _repeated(context):
+        if trip is not None:
+            stops.emit_check(context, loop, trip)
         _emit_region(context, loop.condition)
         context.writer.line("if (!{}) break;", context.register(loop.condition.results[0]))
         _emit_region(context, loop.body)

@@ -21,6 +21,8 @@ class Target:
       copy: copies `{size}` bytes from `{source}` to `{target}`.
       table: the beginning of a static array of constants.
       wait: the second half of a barrier, behind which a unit may leave: the function returns `{left}`.
+      stop: asks at the head of an iteration of `{loop}`, after `{trip}` of them, whether the call is stopped,
+        in which case the function returns `{left}`; "" if it cannot be.
       block_barrier: the block barrier, for the threads of a unit; "" if a unit is one thread.
       prologue: lines before the first header.
       units: lines after the last header, in a program for several units.
@@ -56,6 +58,7 @@ class Target:
     index: str = "i64"
     lanes: str = ""
     wait: str = "ck_wait(unit);"
+    stop: str = ""
     block_barrier: str = ""
     prologue: tuple[str, ...] = ()
     sized: tuple[str, ...] = ()

@@ -29,6 +29,7 @@ class ProgramTuning:
     parameter_lanes: int = 64  # the fewest iterations of a lane loop that may be a launch parameter
     some_rows: int = 32  # the fewest of a product that may be a launch parameter
     many_rows: int = 132  # from here on a product divides its rows as any larger number of them
+    unchecked: int = 1 << 16  # flops of a loop that need not look whether its call is stopped: less than 1 ms
     doubled_trips: int = 4  # the fewest of a loop that is worth two buffers
 
     # Flops of one element.

@@ -378,6 +378,12 @@ def _walked(region: Region) -> tuple[Statement, ...]:
     return tuple(walk(region))
 
 
+def places_of_loops(program: UProgram) -> tuple[Source, ...]:
+    """The positions of the loops of a program, each once, in order of appearance."""
+    loops = (each for each in walk(program.entry) if isinstance(each, LoopUTask))
+    return tuple(dict.fromkeys(loop.source for loop in loops))
+
+
 def regions_in(region: Region) -> Iterator[Region]:
     """The region and every region inside it, each before those that it holds."""
     yield region

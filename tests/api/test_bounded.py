@@ -155,6 +155,26 @@ def test_memory_of_checkpoints(checkpoints, monkeypatch):
     assert backward.condition is None
 
 
+def test_memory_of_checkpoints_grows_with_the_square_root(monkeypatch):
+    monkeypatch.setattr(primitive, "TAPE_BYTES", 1000)
+    x = jnp.linspace(0.1, 1, 256)
+
+    def rows(most):
+        """Rows of memory beside arguments and results: under stock XLA, and in our program."""
+
+        def f(x):
+            last = bounded(lambda s: s[1] < 5, lambda s: (jnp.sin(s[0]), s[1] + 1), (x, 0), max_trips=most)
+            return last[0].sum()
+
+        (captured,) = jax_cocktail.explain(jax_cocktail.jit(jax.grad(f), options=FORCED))(x).captured
+        stock = jax.jit(jax.grad(f)).lower(x).compile().memory_analysis().temp_size_in_bytes
+        return np.array([stock, captured.workspace_bytes]) / x.nbytes
+
+    few, many = rows(400), rows(1600)
+    assert (few < 2 * 20 + 8).all()
+    np.testing.assert_allclose(many / few, 2, rtol=0.1)
+
+
 # ---- vmap --------------------------------------------------------------------------------------------------
 
 

@@ -41,6 +41,8 @@ class Unit(ctypes.Structure):
         ("own", ctypes.c_void_p),
         ("team", ctypes.c_void_p),
         ("sizes", ctypes.POINTER(ctypes.c_int64)),
+        ("alarm", ctypes.POINTER(ctypes.c_uint64)),
+        ("stops", ctypes.c_void_p),
     )
 
 
@@ -76,7 +78,8 @@ def run_artifact(
 
     emitted = artifact.emitted
     own = _aligned((artifact.executable.own_bytes,), np.dtype(np.uint8))
-    unit = Unit(0, 1, own.ctypes.data, None, (ctypes.c_int64 * len(emitted.sizes))(*emitted.sizes))
+    sizes, alarm = (ctypes.c_int64 * len(emitted.sizes))(*emitted.sizes), ctypes.c_uint64(0)
+    unit = Unit(0, 1, own.ctypes.data, None, sizes, ctypes.pointer(alarm), None)
     scratch = ctypes.c_void_p(workspace.ctypes.data)
     code = library.ck_program(pointers(operands), pointers(results), scratch, ctypes.byref(unit))
     assert code == 0

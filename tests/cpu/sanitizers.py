@@ -25,11 +25,78 @@ int main() {{
   const Given given = {{nullptr, {workspace}, {own_bytes}, sizes}};
   Entry entry = {{ck_program, {most_units}}};
   for (i64 call = 0; call < {calls}; ++call) {{
-    int code = 0;
-    if (!RunProgram(&entry, operands, results, given, 1 + call % 3, &code) || code) return 1;
+    End end = {{}};
+    if (!RunProgram(&entry, operands, results, given, 1 + call % 3, &end) || end.code) return 1;
   }}
   return 0;
 }}
+"""
+
+
+# Each unit in turn does not end, once it has passed some barriers. The others wait for it there, and pass no
+# further one, or they are in the loop too. Calls that end are in between: every unit and every barrier has a
+# part in their result.
+STOPPED = """
+#include "runtime_units.h"
+static i64 forever, barriers, stays;
+static i64 sums[CK_MOST_UNITS], passed[CK_MOST_UNITS];
+int ck_program(const void* const*, void* const* results, u8*, CkUnit* unit) {
+  i64 count = unit->count;
+  passed[unit->index] = 0;
+  for (i64 k = 0;; ++k) {
+    sums[unit->index] = k + unit->index;
+    if (k == barriers && forever != 0 && (unit->index == stays || forever == 2)) {
+      for (i64 trip = 0;; ++trip) {
+        if (ck_stops(unit, unit->alarm, k, trip)) return 0;
+      }
+    }
+    ck_arrive(unit);
+    if (ck_wait(unit)) return 0;
+    ++passed[unit->index];
+    if (k == 4) break;
+    ck_arrive(unit);
+    if (ck_wait(unit)) return 0;
+    ++passed[unit->index];
+  }
+  if (unit->index == 0) {
+    i64 sum = 0;
+    for (i64 i = 0; i < count; ++i) sum += sums[i];
+    *(i64*)results[0] = sum - count * (count - 1) / 2 == 4 * count;
+  }
+  return 0;
+}
+int main() {
+  Entry entry = {ck_program, CK_MOST_UNITS, 0, 0};
+  i64 right = 0, counts[] = {1, 2, 3, 11};
+  void* results[] = {&right};
+  for (i64 count : counts) {
+    for (stays = 0; stays < count; stays += 1 + count / 4) {
+      for (forever = 1; forever <= 2; ++forever) {
+        for (barriers = 0; barriers < 4; barriers += 3) {
+          End end = {};
+          ck_cpu_limit(1000000);
+          if (!RunProgram(&entry, nullptr, results, {nullptr, 0, 0, nullptr}, count, &end)) return 1;
+          if (end.reason != kTimeIsOver || end.loop != barriers || end.limit != 1000000) return 2;
+          for (i64 i = 0; i < count; ++i) {
+            if (passed[i] > 2 * barriers) return 7;
+          }
+          ck_cpu_limit(0);
+          end = {};
+          right = 0;
+          i64 before = forever;
+          forever = 0;
+          if (!RunProgram(&entry, nullptr, results, {nullptr, 0, 0, nullptr}, count, &end)) return 3;
+          forever = before;
+          if (end.reason != kGoesOn || !right) return 4;
+        }
+      }
+    }
+  }
+  for (Run& run : runs) {
+    if (run.used || run.alarm) return 5;
+  }
+  return running_units == 0 ? 0 : 6;
+}
 """
 
 
@@ -66,11 +133,16 @@ def driver_text(emitted: Emitted, arguments: Sequence[np.ndarray], calls: int = 
 
 def complaint(emitted: Emitted, arguments: Sequence[np.ndarray], sanitizer: str, folder: Path) -> str:
     """What a sanitizer says of a program, or "". Raises NoSanitizer."""
+    (folder / "program.cc").write_text(emitted.source)
+    return complaint_of(driver_text(emitted, arguments), sanitizer, folder)
+
+
+def complaint_of(text: str, sanitizer: str, folder: Path) -> str:
+    """What a sanitizer says of a text with a main function, or "". Raises NoSanitizer."""
     host = next((c for c in ("g++", "clang++") if shutil.which(c)), None)
     if host is None:
         raise NoSanitizer("the sanitizers need g++ or clang++")
-    (folder / "program.cc").write_text(emitted.source)
-    (folder / "driver.cc").write_text(driver_text(emitted, arguments))
+    (folder / "driver.cc").write_text(text)
     flags = ["-std=c++17", "-O1", "-g", "-w", "-fwrapv", "-mfma", f"-fsanitize={sanitizer}"]
     includes = [f"-I{path}" for path in build.program_folders("cpu_src")]
     command = [host, *flags, *includes, str(folder / "driver.cc"), "-o", str(folder / "run"), "-lpthread"]

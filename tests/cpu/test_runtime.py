@@ -22,7 +22,7 @@ import pytest
 
 from jax_cocktail.build import features
 from jax_cocktail.build import host as build
-from jax_cocktail.runtime import routines, trust
+from jax_cocktail.runtime import python, trust
 
 OWN_BYTES = 100
 TARGET = "jax_cocktail_runtime_test"
@@ -74,7 +74,7 @@ def _registered(path: str, target: str) -> ctypes.CDLL:
         getattr(handle, name).restype = ctypes.c_void_p
     handle.ck_cpu_load_count.restype = handle.ck_cpu_loaded_now.restype = ctypes.c_int64
     trust.guard(handle)
-    routines.provide(handle)
+    python.provide(handle)
     types = {
         "type_id": _capsule(handle.ck_cpu_state_type_id()),
         "type_info": _capsule(handle.ck_cpu_state_type_info()),

@@ -12,7 +12,7 @@ from jax_cocktail.compiler import emit
 from jax_cocktail.placement.place import place
 from jax_cocktail.utask.candidate import Candidate
 from tests.cpu.runner import EAGER
-from tests.cpu.sanitizers import SANITIZERS, NoSanitizer, complaint
+from tests.cpu.sanitizers import SANITIZERS, STOPPED, NoSanitizer, complaint, complaint_of
 from tests.golden.programs import PROGRAMS
 from tests.null.programs import arguments
 
@@ -26,5 +26,13 @@ def test_emitted_programs(name: str, sanitizer: str, tmp_path: Path, monkeypatch
     assert emitted.plan.most_units > 1, "nothing was divided"
     try:
         assert complaint(emitted, arguments(program), sanitizer, tmp_path) == ""
+    except NoSanitizer as why:
+        pytest.skip(str(why))
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_stopped_calls(sanitizer: str, tmp_path: Path) -> None:
+    try:
+        assert complaint_of(STOPPED, sanitizer, tmp_path) == ""
     except NoSanitizer as why:
         pytest.skip(str(why))

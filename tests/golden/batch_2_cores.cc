@@ -13,6 +13,7 @@ CK_NOINLINE void outlined0(f32* x0, const f32* x1, f32* x2) {
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {
+  const u64* const alarm = (const u64*)(unit->alarm);
   f32* const o0_f32 = (f32*)(unit->own + 0);
   f32* const o32768_f32 = (f32*)(unit->own + 32768);
   const f32* const p0 = (const f32*)(operands[0]);
@@ -27,6 +28,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
     const f32* const d13 = p0 + ck_clamp_index(v11, 32) * 256;
     __builtin_memcpy(o32768_f32, d13, 32768);
     for (i64 v14 = 0; v14 < 5; ++v14) {
+      if (ck_stops(unit, alarm, 0, v14)) return 0;
       outlined0(o32768_f32, p1, o0_f32);
       {
         CK_LANES

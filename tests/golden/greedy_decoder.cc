@@ -5,16 +5,19 @@
 #include "cocktail_math.h"
 #include "cocktail_dot.h"
 #include "cocktail_scan.h"
+#include "cocktail_units.h"
 CK_NOINLINE void outlined0(f32* x0, const f32* x1, f32* x2) {
   ck_dot_fixed<f32, f32, f32, 1, 11, 16, 0, 1, 11, 1, 0, 1>(1, x0, 0, x1, 0, x2, 0);
 }
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {
+  const u64* const alarm = (const u64*)(unit->alarm);
   const f32* const p0 = (const f32*)(operands[0]);
   const f32* const p1 = (const f32*)(operands[1]);
   f32* const w0_f32 = (f32*)(workspace + 0);
   f32* const w64_f32 = (f32*)(workspace + 64);
+  i64 trip0;
   bool v10;
   bool v11;
   i32 v16;
@@ -26,7 +29,10 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
   v2 = *(const i32*)operands[2];
   v6 = v2;
   v7 = i32(0);
+  trip0 = 0;
   for (;;) {
+    if (ck_stops(unit, alarm, 0, trip0)) return 0;
+    trip0 = trip0 + 1;
     {
       const bool t1 = v6 != i32(0);
       v8 = t1;

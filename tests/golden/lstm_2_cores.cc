@@ -21,6 +21,7 @@ CK_NOINLINE void outlined1(f32* x0, const f32* x1, f32* x2) {
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {
+  const u64* const alarm = (const u64*)(unit->alarm);
   f32* const o0_f32 = (f32*)(unit->own + 0);
   f32* const o1024_f32 = (f32*)(unit->own + 1024);
   const f32* const p0 = (const f32*)(operands[0]);
@@ -66,6 +67,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
     }
   }
   for (i64 v96 = 0; v96 < 2; ++v96) {
+    if (ck_stops(unit, alarm, 0, v96)) return 0;
     ck_arrive(unit);
     {
       const i64 t2 = v96 * i64(2LL);

@@ -12,11 +12,13 @@ CK_NOINLINE void outlined0(f32* x0, const f32* x1, f32* x2) {
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {
   const i64 size0 = unit->sizes[0];
+  const u64* const alarm = (const u64*)(unit->alarm);
   const f32* const p0 = (const f32*)(operands[0]);
   f32* const r0 = (f32*)(results[0]);
   f32* const r1 = (f32*)(results[1]);
   f32* const w0_f32 = (f32*)(workspace + 0);
   for (i64 v3 = 0; v3 < size0; ++v3) {
+    if (ck_stops(unit, alarm, 0, v3)) return 0;
     outlined0(r0, p0, w0_f32);
     {
       CK_LANES

@@ -8,12 +8,14 @@
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {
   const i64 size0 = unit->sizes[0];
+  const u64* const alarm = (const u64*)(unit->alarm);
   const bool* const p0 = (const bool*)(operands[0]);
   f32* const r0 = (f32*)(results[0]);
   bool v4;
   bool v5;
   i32 v6;
   for (i64 v2 = 0; v2 < size0; ++v2) {
+    if (ck_stops(unit, alarm, 0, v2)) return 0;
     {
       const i64 n1 = ck_clamp_index(v2, (size0 - 1));
       const bool t2 = p0[n1];

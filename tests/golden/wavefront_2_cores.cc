@@ -28,6 +28,7 @@ CK_FUNCTION void outlined1(f32* x0, const f32* x1, f32* x2) {
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {
+  const u64* const alarm = (const u64*)(unit->alarm);
   f32* const o0_f32 = (f32*)(unit->own + 0);
   f32* const o1024_f32 = (f32*)(unit->own + 1024);
   f32* const o2048_f32 = (f32*)(unit->own + 2048);
@@ -193,6 +194,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
     }
   }
   for (i64 v343 = 0; v343 < 3; ++v343) {
+    if (ck_stops(unit, alarm, 0, v343)) return 0;
     ck_arrive(unit);
     {
       const i64 t16 = v343 * i64(2LL);

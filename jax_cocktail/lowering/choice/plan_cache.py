@@ -213,6 +213,7 @@ class Program:
     launch: LaunchPlan | None
     own_bytes: int
     sizes: tuple[int, ...]
+    loops: tuple[int, ...]
     varying: tuple[int, ...] = ()
 
 

@@ -38,8 +38,9 @@ from jax_cocktail.schedule.policy import block_sizes, candidates
 from jax_cocktail.utask.builder import uncollected
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.failure import lines_of
-from jax_cocktail.utask.ir import UProgram, operators_in
+from jax_cocktail.utask.ir import UProgram, operators_in, places_of_loops
 from jax_cocktail.utask.printer import identity
+from jax_cocktail.utask.types import NOWHERE
 from jax_cocktail.warning import warn
 
 if TYPE_CHECKING:
@@ -437,4 +438,13 @@ def _called(prepared: Prepared, plan: Plan, built: Built, mark: Mark) -> Rewritt
         names = {n: folder_of(mark.function, n, identity(programs[n], candidate)) for n in built}
     sync = mark.options.errors != DEFERRED
     platform = prepared.machine.platform
-    return custom_call.rewrite(prepared.captured, built, platform, mark.function, sync, names)
+    loops = {n: _places(prepared.programs[n], each.loops, mark) for n, each in built.items()}
+    return custom_call.rewrite(prepared.captured, built, platform, mark.function, sync, names, loops)
+
+
+def _places(program: UProgram, loops: Sequence[int], mark: Mark) -> tuple[str, ...]:
+    """A line for each loop in which a call can be stopped. A built program knows no places: it may move.
+    Recursions have loops without a place."""
+    places = places_of_loops(program)
+    known = (places[n] if 0 <= n < len(places) else NOWHERE for n in loops)
+    return tuple(f"the loop at {each}" if each.file else f"a loop of {mark.function}" for each in known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
 import threading
@@ -30,7 +31,7 @@ from jax_cocktail.lowering.edge.capture import Capture, Region
 from jax_cocktail.lowering.edge.rerun import Rewritten, Told, deliver, run_again
 from jax_cocktail.primitives import CONTROL_FLOW, physical_type
 from jax_cocktail.primitives.jaxprs import open_jaxpr
-from jax_cocktail.runtime import routines, trust
+from jax_cocktail.runtime import python, trust
 from jax_cocktail.utask.plan import LaunchPlan
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def register_cpu(runtime: bytes = b"") -> None:
             lambda: build_runtime(jax.ffi.include_dir(), host_toolchain()),
         )
         trust.guard(library)
-        routines.provide(library)
+        python.provide(library)
         with suppress(OSError):  # then no program is loaded from there
             library.ck_cpu_set_folder(os.fsencode(prepare_root().absolute()))
         library.ck_cpu_state_type_id.restype = ctypes.c_void_p
@@ -97,6 +98,9 @@ def register_cpu(runtime: bytes = b"") -> None:
         library.ck_cpu_set_units(most_units)
         library.ck_cpu_load.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
         library.ck_cpu_load.argtypes += [ctypes.c_char_p, ctypes.c_size_t]
+        python.hear(library)
+        python.usual_limit(library, config.resolve({}, scopes=()).max_seconds)
+        config.tell_limits(functools.partial(python.limit, library))
         _library, _runtime = library, runtime
 
 
@@ -203,13 +207,14 @@ class Invocation:
     workspace_bytes: int
 
 
-def _on_cpu(executable: Executable, region: Region, logged: str) -> Invocation:
+def _on_cpu(executable: Executable, region: Region, logged: str, loops: Sequence[str]) -> Invocation:
     workspace = executable.workspace_bytes
     as_result = 0 < workspace <= WORKSPACE_RESULT_BYTES
     exit_flag = len(region.results) if region.exits else -1
     lent = 0 if as_result else workspace
     launch = lent, int(as_result), exit_flag, executable.own_bytes, *executable.sizes  # Launch of runtime.cc
-    attributes = {**gpu_call.failures_of(executable), **({"log": logged} if logged else {})}
+    told = {"log": logged, "loops": "\n".join(loops)}
+    attributes = {**gpu_call.failures_of(executable), **{name: text for name, text in told.items() if text}}
     return Invocation(TARGET, attributes, launch, workspace if as_result else 0)
 
 
@@ -243,6 +248,7 @@ def rewrite(
     name: str = "",
     sync: bool = False,
     logged: Mapping[int, str] = MappingProxyType({}),
+    loops: Mapping[int, Sequence[str]] = MappingProxyType({}),
 ) -> Rewritten:
     """Replaces every region that has an executable by a custom call.
 
@@ -253,6 +259,7 @@ def rewrite(
       name: the function's name, for error messages.
       sync: wait for the end of every call on a GPU.
       logged: by region number, the names of programs that write a line when they begin and when they end.
+      loops: by region number, a line for each loop in which a call can be stopped.
     """
     flat = captured.flat
     equations: list[Any] = []
@@ -269,7 +276,7 @@ def rewrite(
                 plan = executable.launch
                 label = logged.get(number, "")
                 invocation = (
-                    _on_cpu(executable, region, label)
+                    _on_cpu(executable, region, label, loops.get(number, ()))
                     if plan is None
                     else _on_gpu(executable, plan, platform, name, sync, label)
                 )

@@ -1,0 +1,54 @@
+"""Checks at the heads of loops, so that a call can be stopped while it runs (`cpu_src/runtime_stop.h`).
+
+A loop whose number of trips is not known has one, and so has any other that may take long. What is short
+stays as compilers like it: with a check, they neither unroll nor vectorise a loop. Such a loop is in one with
+a check, or the program ends soon.
+"""
+
+from __future__ import annotations
+
+from jax_cocktail.codegen.context import Context
+from jax_cocktail.codegen.kernel import LEFT, Name
+from jax_cocktail.codegen.outline import Outer
+from jax_cocktail.codegen.writer import code
+from jax_cocktail.cost.work import work
+from jax_cocktail.device.tuning import PROGRAM
+from jax_cocktail.utask.ir import LoopUTask
+from jax_cocktail.utask.sizes import Size
+
+_ALARM = Name("alarm", outer=True)
+
+
+def may_take_long(loop: LoopUTask) -> bool:
+    """True for a loop that needs a check. Programs for many lengths have the same ones."""
+    unknown = loop.trip_count is None or isinstance(loop.trip_count, Size)
+    return unknown or work(loop).weight > PROGRAM.unchecked
+
+
+def _is_one_trip(context: Context, loop: LoopUTask) -> bool:
+    """True if each unit executes one trip, at whose head there is nothing to stop."""
+    shared = loop.parallel and context.has_units and context.part_depth == 1  # in the body
+    return shared and loop.trip_count is not None and loop.trip_count <= context.plan.most_units
+
+
+def counted(context: Context, loop: LoopUTask) -> Name | None:
+    """Begins to count the trips of a loop with a condition. The variable; None if the loop has no check."""
+    if not context.target.stop:
+        return None
+    name = Name(f"trip{len(context.loops)}", outer=True)
+    context.names[name] = Outer("i64")
+    context.writer.set(name, "0")
+    return name
+
+
+def emit_check(context: Context, loop: LoopUTask, trip: Name) -> None:
+    """The unit leaves here if the call is stopped. `trip`: the variable with the number of trips so far."""
+    if not context.target.stop or not may_take_long(loop) or _is_one_trip(context, loop):
+        return
+    context.names[_ALARM] = Outer("const u64*", address="unit->alarm")
+    context.needs.add("units")
+    number = len(context.loops)
+    context.loops.append(loop.source)
+    context.writer.add(code(context.target.stop, alarm=_ALARM, loop=number, trip=trip, left=LEFT))
+    if loop.condition is not None:
+        context.writer.set(trip, code("{} + 1", trip))
