@@ -225,9 +225,13 @@ class Artifact:
         failures = lines_of(operators_in(self.emitted.program.entry))
         place = self.binary, self.digest, self.path
         sizes = self.aliases, self.workspace_bytes, failures
-        own_bytes = self.emitted.in_call(self.emitted.plan.own_bytes)
-        given = own_bytes, self.emitted.sizes, self.emitted.loops, tuple(sorted(self.emitted.varying))
-        return Executable(*place, *sizes, self.launch, self.emitted.stamps, *given)
+        return Executable(
+            *(*place, *sizes, self.launch, self.emitted.stamps),
+            own_bytes=self.emitted.in_call(self.emitted.plan.own_bytes),
+            sizes=self.emitted.sizes,
+            loops=self.emitted.loops,
+            varying=tuple(sorted(self.emitted.varying)),
+        )
 
     @property
     def workspace_bytes(self) -> int:
