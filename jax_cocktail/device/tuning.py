@@ -60,6 +60,7 @@ class ModelTuning:
     many_statements: int = 1000  # a longer program takes long to plan, so it gets only the usual candidates
     most_timed: int = 3  # candidates of a call
     unsure: float = 1.5  # the model cannot rank candidates whose prices differ by a smaller factor
+    alike: float = 1.1  # prices that differ by a smaller factor are not worth another program
 
     # Bytes that the operators of a region without control flow touch, at least, each for itself. A core moves
     # them in the time of a call.

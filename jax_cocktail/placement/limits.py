@@ -140,12 +140,11 @@ class Limits(DivisionTuning):
         that loses least; None if they read so much again that products with divided loop bodies, of which
         each unit keeps its part, are faster with their barriers. `divided`: returns the seconds with divided
         loop bodies; `others`: classes along which the parts may be cut again."""
-        if units == 1 or not self.even_parts(cut, units, self.most * units):
+        even = bool(self.even_parts(cut, units, self.most * units))
+        if units == 1 or not (even or self._balanced(cut, units)):
             return 0.0, None
-        offers = [
-            (streaming_seconds(loops, cut.axes, n, units, self.cache), n)
-            for n in self.even_parts(cut, units, cut.parts)
-        ]
+        numbers = self.even_parts(cut, units, cut.parts) if even else [units]
+        offers = [(streaming_seconds(loops, cut.axes, n, units, self.cache), n) for n in numbers]
         lost, parts = min(offers, default=(inf, None))
         if not parts or not lost:
             return lost, parts
@@ -173,9 +172,13 @@ class Limits(DivisionTuning):
         even = next(iter(self.even_parts(cut, units, self.most * units)), None)
         if even is not None and even % units == 0:
             return even
-        long = cut.is_uniform and cut.parts >= max(self.least_part, self._line(cut)) * units
-        longest = longest_of(cut.parts, units, self._line(cut)) if long else inf
-        return units if cut.parts >= self.balance * units * longest else even
+        long = cut.parts >= max(self.least_part, self._line(cut)) * units
+        return units if long and self._balanced(cut, units) else even
+
+    def _balanced(self, cut: AxisClass, units: int) -> bool:
+        """True if so many parts, of which the last one has another length, are about as long."""
+        longest = longest_of(cut.parts, units, self._line(cut)) if cut.is_uniform else inf
+        return cut.parts >= self.balance * units * longest
 
     def line_of(self, cut: AxisClass, parts: int) -> int:
         """See `Tiling`: for so many parts, 0 if they are equal. Whole vectors, unless one part is then much

@@ -271,11 +271,11 @@ def known_survey(
 
 
 def _familiar(prepared: Translated, found: Survey) -> Survey:
-    """The survey with one plan, if a program for any sizes was built in this way before, and the model cannot
-    tell another way from it: each size would build its own."""
+    """The survey with one plan, if a program for any sizes was built in this way before, and no other way is
+    surely better: each size would build its own."""
     first = families.candidate(prepared.programs[0]) if any(prepared.varying.values()) else None
     for plan, seconds in zip(found.plans, found.seconds, strict=True) if first else ():
-        if plan.candidate == first and seconds <= MODEL.unsure * min(found.seconds):
+        if plan.candidate == first and seconds <= MODEL.alike * min(found.seconds):
             return replace(found, plans=(plan,), seconds=(seconds,))
     return found
 
