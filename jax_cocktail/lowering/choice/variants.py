@@ -294,7 +294,7 @@ def to_build(prepared: Translated, candidate: Candidate, number: int) -> Emitted
     exact, varying = emitted(prepared, candidate, number), prepared.varying.get(number)
     if not varying or is_built(exact):
         return exact
-    return emit(prepared.programs[number], prepared.machine, candidate, varying=varying)
+    return emit(prepared.programs[number], prepared.machine, candidate=candidate, varying=varying)
 
 
 def emitted(prepared: Translated, candidate: Candidate, number: int) -> Emitted:
