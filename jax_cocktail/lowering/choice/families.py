@@ -7,7 +7,7 @@ it meets another one. What was compiled before stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import frexp
 
@@ -73,14 +73,13 @@ def candidate(program: UProgram) -> Candidate | None:
     return None if known is None else known.candidate
 
 
-def near(programs: Sequence[UProgram], varying: Mapping[int, frozenset[int]]) -> str:
+def near(programs: Sequence[UProgram], varying: Sequence[frozenset[int]]) -> str:
     """A text that programs share whose sizes that vary differ by less than a factor of two; "" if none of
     their numbers varies. `varying`: their positions in each program."""
-    if not any(varying.values()):
+    if not any(varying):
         return ""
     names = []
-    for number, program in enumerate(programs):
-        free = varying.get(number, frozenset())
+    for program, free in zip(programs, varying, strict=True):
         told = [frexp(n)[1] if k in free else n for k, n in enumerate(numbers(program))]
         names.append(f"{family(program)}{told}")
     return "\n".join(names)

@@ -14,7 +14,7 @@ from jax_cocktail.config import CHECKED, FRESH, MEMORY_BOUND
 from jax_cocktail.device import processor
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.tuning import MODEL
-from jax_cocktail.lowering.choice import decisions, families, leaving, plan_cache
+from jax_cocktail.lowering.choice import decisions, leaving, plan_cache
 from jax_cocktail.lowering.choice.checked import check_survey
 from jax_cocktail.lowering.choice.decisions import Decision, machine_facts, versions
 from jax_cocktail.lowering.choice.host import host_of
@@ -28,6 +28,7 @@ from jax_cocktail.lowering.choice.variants import (
     program_keys,
     spec_of,
     units_of,
+    varying_in,
     whole_identity,
 )
 from jax_cocktail.lowering.edge import custom_call, gpu_call
@@ -128,7 +129,9 @@ class Request:
     @cached_property
     def near_key(self) -> str:
         """The key of the decision for sizes near those of this call; "" if none of its sizes varies."""
-        near = families.near(self.prepared.programs, self.prepared.varying)
+        from jax_cocktail.lowering.choice import families  # what is built already need not ask
+
+        near = families.near(self.prepared.programs, varying_in(self.prepared))
         return self._key_of(near) if near and self.key else ""
 
     def _key_of(self, near: str = "") -> str:
@@ -273,7 +276,11 @@ def known_survey(
 def _familiar(prepared: Translated, found: Survey) -> Survey:
     """The survey with one plan, if a program for any sizes was built in this way before, and no other way is
     surely better: each size would build its own."""
-    first = families.candidate(prepared.programs[0]) if any(prepared.varying.values()) else None
+    if plan_cache.are_built(program_keys(prepared, found.best)) or not any(varying_in(prepared)):
+        return found
+    from jax_cocktail.lowering.choice import families
+
+    first = families.candidate(prepared.programs[0])
     for plan, seconds in zip(found.plans, found.seconds, strict=True) if first else ():
         if plan.candidate == first and seconds <= MODEL.alike * min(found.seconds):
             return replace(found, plans=(plan,), seconds=(seconds,))

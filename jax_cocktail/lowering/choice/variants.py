@@ -22,7 +22,7 @@ from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.processor import cores
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError
-from jax_cocktail.lowering.choice import families, plan_cache
+from jax_cocktail.lowering.choice import plan_cache
 from jax_cocktail.lowering.choice.checked import check_program
 from jax_cocktail.lowering.choice.decisions import Plan, machine_facts, planned_for, versions
 from jax_cocktail.lowering.edge import custom_call, gpu_call
@@ -55,13 +55,15 @@ Built = dict[int, Executable]  # by region number; regions that stay with stock 
 class Translated:
     """The programs of a marked call for a machine, and what was planned for them. It knows nothing of JAX.
 
-    `memory_bound`: for each program, True if it is that of a memory-bound subgraph; `varying`: the positions
-    of the numbers that its calls have had otherwise (`families`); `emitted`: the programs for these numbers.
+    `memory_bound`: for each program, True if it is that of a memory-bound subgraph; `learns`: other calls
+    count (`families`); `varying`: what these have shown so far, see `varying_of`; `emitted`: the programs for
+    the numbers of this call.
     """
 
     machine: Machine
     programs: tuple[UProgram, ...]
     memory_bound: tuple[bool, ...]
+    learns: bool = False
     varying: dict[int, frozenset[int]] = field(default_factory=dict)
     emitted: dict[tuple[Candidate, int], Emitted] = field(default_factory=dict)
 
@@ -134,7 +136,7 @@ def prepare(
         machine=machine,
         programs=programs,
         memory_bound=tuple(region.memory_bound for region in captured.regions),
-        varying={} if reproducible else {n: families.varying(p, machine) for n, p in enumerate(programs)},
+        learns=not reproducible,
         traced=traced,
         captured=captured,
     )
@@ -288,10 +290,25 @@ def build(emitted: Emitted, cache_limit_bytes: int) -> Artifact:
     return compiler.build(emitted, cache_limit_bytes=cache_limit_bytes)
 
 
+def varying_of(prepared: Translated, number: int) -> frozenset[int]:
+    """The positions of the numbers of a program that other calls have had otherwise."""
+    if number not in prepared.varying:
+        from jax_cocktail.lowering.choice import families  # what is built already need not ask
+
+        program, learns = prepared.programs[number], prepared.learns
+        prepared.varying[number] = families.varying(program, prepared.machine) if learns else frozenset()
+    return prepared.varying[number]
+
+
+def varying_in(prepared: Translated) -> tuple[frozenset[int], ...]:
+    """The same for each program."""
+    return tuple(varying_of(prepared, n) for n in range(len(prepared.programs)))
+
+
 def to_build(prepared: Translated, candidate: Candidate, number: int) -> Emitted:
     """A program for the numbers of the call, if it is built or none of them varies; else one that serves all
     that vary, if there is such a program."""
-    exact, varying = emitted(prepared, candidate, number), prepared.varying.get(number)
+    exact, varying = emitted(prepared, candidate, number), varying_of(prepared, number)
     if not varying or is_built(exact):
         return exact
     return emit(prepared.programs[number], prepared.machine, candidate=candidate, varying=varying)
@@ -379,6 +396,8 @@ def _kept(prepared: Prepared, part: Part, made: Artifact, mark: Mark) -> Executa
     """A program that was built now; the plan cache keeps it."""
     prepared.artifacts[part] = made
     plan_cache.count(made)
+    from jax_cocktail.lowering.choice import families
+
     general = part[0] if made.emitted.given else None
     families.keep(prepared.programs[part[1]], prepared.machine, general)
     if mark.options.plans != FRESH:
