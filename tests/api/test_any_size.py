@@ -262,3 +262,19 @@ def test_sizes_near_others_are_not_measured(monkeypatch):
     assert measured == [True, True, False, False, True]
     again = jax_cocktail.explain(jax_cocktail.jit(lambda *a: function(*a)))(*make(60))
     assert "for sizes near these" in again.why
+
+
+@pytest.mark.parametrize(("row", "sizes"), [(7, (9, 6, 5)), (45, (60, 44, 33))])
+def test_row_beside_an_update_of_any_size(row, sizes):
+    """A row that lies in an update of most sizes lies behind it for the smallest ones."""
+
+    def function(x):
+        def step(_, c):
+            y = (c * 2 + 1).transpose(1, 0, 2).reshape(-1, HIDDEN)
+            y = lax.dynamic_update_slice(y, jnp.tanh(c[:, 0]), (0, 0))
+            return jnp.tanh(c * 0.5 + y[row : row + 1])
+
+        return lax.fori_loop(0, 5, step, x)
+
+    for size in sizes:
+        called(function, (array(size, 3, HIDDEN),))
