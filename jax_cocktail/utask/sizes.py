@@ -27,12 +27,14 @@ MOST_TERMS = 8  # of a form; a longer one is forgotten
 class Parameter:
     """A launch parameter. `role`: "" for a length, or the memory in which it is the place of an array; two of
     equal value but different roles are not one. `least`: the smallest number that a call may give in place of
-    the value, 0 if it gives the value itself; `follows`: for a place, how it follows from general ones."""
+    the value, 0 if it gives the value itself; `follows`: for a place, how it follows from general ones; `most`:
+    the largest such number, 0 if there is none."""
 
     value: int
     role: str = ""
     least: int = 0
     follows: tuple[Term, ...] = ()
+    most: int = 0
 
     def __int__(self) -> int:
         return self.value
@@ -184,7 +186,7 @@ def _below(size: Size, scale: Fraction | int) -> tuple[dict[Parameter, Fraction 
 def _below_at(parameter: Parameter, slope: Fraction | int) -> float:
     """The smallest product of a slope and a parameter."""
     if slope < 0 and parameter.least:
-        return -inf
+        return float(slope * parameter.most) if parameter.most else -inf
     return float(slope * (parameter.least or parameter.value))
 
 
@@ -274,6 +276,11 @@ def _sum(terms: Iterable[Term]) -> int:
 def least_of(number: int) -> float:
     """A lower bound in all calls."""
     return number.least if isinstance(number, Size) else number
+
+
+def most_of(number: int) -> float:
+    """An upper bound in all calls; infinity if none is known."""
+    return -least_of(-number) if is_general(number) else number
 
 
 def within(number: int, most: int) -> bool:

@@ -183,6 +183,35 @@ def test_no_element_and_one(size):
         called(function, (array(each),))
 
 
+@pytest.mark.parametrize(("length", "sizes"), [(20, (9, 18, 5, 20)), (100, (60, 80, 33))])
+def test_padded_to_a_length(length, sizes):
+    def function(x):
+        missing = length - x.shape[0]
+
+        def step(c, _):
+            y = jnp.pad(jnp.tanh(c), ((0, missing), (0, 0)), constant_values=3)
+            return c * 0.5 + y[1], (y, y.sum(0))
+
+        return lax.scan(step, x, None, length=3)
+
+    for size in sizes:
+        called(function, (array(size, HIDDEN),))
+
+
+def test_rows_longer_than_the_axis():
+    """Rows of 33 elements, if the size is the largest of the few ones."""
+
+    def function(x):
+        def step(c, _):
+            y = jnp.pad(jnp.tanh(c), ((0, 0), (1, 1)), constant_values=0.1)
+            return c * 0.5 + y.sum(-1, keepdims=True) * 0.1, (y.max(-1), (y * y).mean(-1))
+
+        return lax.scan(step, x, None, length=3)
+
+    for size in (9, 16, 31, 30):
+        called(function, (array(4, size),))
+
+
 def test_coincidences():
     """A batch that is as long as the sequence, as wide as a layer, or as a constant of the program."""
 
