@@ -307,3 +307,34 @@ def test_row_beside_an_update_of_any_size(row, sizes):
 
     for size in sizes:
         called(function, (array(size, 3, HIDDEN),))
+
+
+def test_scratch_of_the_longer_axis():
+    """Sorting an axis of any size needs less memory than sorting another one, or more."""
+
+    def function(x, y):
+        def step(c, _):
+            x, y = c
+            y = jnp.sort(y * 1.1, 0)
+            return (jnp.tanh(jnp.sort(x, 0) - x * 0.5), y), jnp.argsort(y, 0)
+
+        return lax.scan(step, (x, y), None, length=3)
+
+    for size in (40, 60, 33, 1500):
+        called(function, (array(size, 6), array(900, 2)))
+
+
+def test_many_arrays_of_any_size():
+    """Arrays whose bytes are in no proportion, in a workspace for more elements than those planned for."""
+
+    def function(x, weights):
+        def step(_, c):
+            made = [jnp.tanh(c @ w) for w in weights]
+            out = sum(jnp.sort(h, 0) @ h.T @ c * 1e-3 for h in made)
+            return jnp.tanh(out + c)
+
+        return lax.fori_loop(0, 2, step, x)
+
+    weights = [array(25, width) for width in range(25, 49, 2)]
+    for size in (40, 60, 2000):
+        called(function, (array(size, 25), weights))
