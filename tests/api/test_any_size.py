@@ -324,6 +324,7 @@ def test_scratch_of_the_longer_axis():
         called(function, (array(size, 6), array(900, 2)))
 
 
+@pytest.mark.long
 def test_many_arrays_of_any_size():
     """Arrays whose bytes are in no proportion, in a workspace for more elements than those planned for."""
 
