@@ -18,6 +18,7 @@ from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.layout import divided_axes
 from jax_cocktail.utask.maps import positions
 from jax_cocktail.utask.operators import ELEMENTWISE, KINDS, MAPPED, NEEDS_WIDTH
+from jax_cocktail.utask.sizes import within
 from jax_cocktail.utask.types import Shape, Value
 
 Indices = tuple[Index, ...]
@@ -208,7 +209,7 @@ def _pad(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     plain = zip(indices, m.ints("low"), m.ints("interior"), x.type.shape, m.output.type.shape, strict=True)
     for index, low, interior, n, total in plain:
         shifted = index + -low
-        if interior == 0 and low == 0 and total <= n:
+        if interior == 0 and low == 0 and within(total, n):
             moved.append(shifted)
             continue
         position: Expression = w.opaque(w.number(shifted))

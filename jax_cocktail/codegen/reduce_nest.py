@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
+from math import inf, prod
 from typing import ClassVar, cast
 
 from jax_cocktail.codegen.context import ALONE, Context
@@ -53,7 +53,7 @@ from jax_cocktail.codegen.writer import (
 )
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
-from jax_cocktail.utask.sizes import Size
+from jax_cocktail.utask.sizes import Size, most_of
 from jax_cocktail.utask.types import ITEM_SIZE
 
 SUM_BLOCK = PROGRAM.sum_block
@@ -347,9 +347,10 @@ def _in_runs(n: _Nest, inner: Axes) -> _InRuns | None:
         some = full < count or isinstance(count, Size)  # for another length it may leave something over
         rest = replace(runs, begin=spelled(full), count=count % size) if some else None
         return _InRuns([*inner[:-1], (number, count // size)], runs, rest)
-    if len(inner) == 1 and count < SHORTEST_RUN:
+    most = most_of(count)  # the accumulators suffice in all calls
+    if most == inf or (len(inner) == 1 and count < SHORTEST_RUN):
         return None
-    size = max(LANES, 1 << (count - 1).bit_length())
+    size = max(LANES, 1 << (int(most) - 1).bit_length())
     return _InRuns(inner[:-1], _Runs(n.context, lane, lane, "", count, size))
 
 

@@ -76,10 +76,12 @@ def generalise(program: UProgram, varying: Collection[int], attempt: int = 0) ->
 
 def _stand_in(number: int, attempt: int, taken: Collection[int]) -> Parameter | None:
     """The parameter that stands for a number. `taken`: what the program has."""
+    most = 0
     for first, primes in _RANGES:
         if number >= first:
             free = [n for n in primes if n not in taken]
-            return Parameter(free[attempt], least=first) if attempt < len(free) else None
+            return Parameter(free[attempt], least=first, most=most) if attempt < len(free) else None
+        most = first - 1
     return None
 
 

@@ -20,19 +20,21 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd, inf, prod
 
-MOST_TERMS = 8  # of a form; a longer one is forgotten
+MOST_TERMS = 8  # of a form; a longer one is forgotten, but for general ones: memory must suffice in all calls
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A launch parameter. `role`: "" for a length, or the memory in which it is the place of an array; two of
     equal value but different roles are not one. `least`: the smallest number that a call may give in place of
-    the value, 0 if it gives the value itself; `follows`: for a place, how it follows from general ones."""
+    the value, 0 if it gives the value itself; `most`: the largest one, 0 if there is none; `follows`: for a
+    place, how it follows from general ones."""
 
     value: int
     role: str = ""
     least: int = 0
     follows: tuple[Term, ...] = ()
+    most: int = 0
 
     def __int__(self) -> int:
         return self.value
@@ -184,7 +186,7 @@ def _below(size: Size, scale: Fraction | int) -> tuple[dict[Parameter, Fraction 
 def _below_at(parameter: Parameter, slope: Fraction | int) -> float:
     """The smallest product of a slope and a parameter."""
     if slope < 0 and parameter.least:
-        return -inf
+        return float(slope * parameter.most) if parameter.most else -inf
     return float(slope * (parameter.least or parameter.value))
 
 
@@ -268,12 +270,24 @@ def _sum(terms: Iterable[Term]) -> int:
         merged[key] = product, n + (merged[key][1] if key in merged else 0)
     kept = tuple(term for term in merged.values() if term[1])
     size, depends = Size(kept), sum(bool(product) for product, _ in kept)
-    return size if 0 < depends <= MOST_TERMS else int(size)
+    return size if 0 < depends <= MOST_TERMS or size.is_general else int(size)
 
 
 def least_of(number: int) -> float:
     """A lower bound in all calls."""
     return number.least if isinstance(number, Size) else number
+
+
+def most_of(number: int) -> float:
+    """An upper bound in all calls; infinity if none is known."""
+    return -least_of(-number) if is_general(number) else number
+
+
+def enough(numbers: Iterable[int]) -> int:
+    """A number that none of these is above in any call: the largest one, or else their sum."""
+    each = dict.fromkeys(numbers)
+    most = max(each, default=0)
+    return most if all(least_of(most - n) >= 0 for n in each) else sum(each)
 
 
 def within(number: int, most: int) -> bool:

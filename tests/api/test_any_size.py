@@ -183,6 +183,35 @@ def test_no_element_and_one(size):
         called(function, (array(each),))
 
 
+@pytest.mark.parametrize(("length", "sizes"), [(20, (9, 18, 5, 20)), (100, (60, 80, 33))])
+def test_padded_to_a_length(length, sizes):
+    def function(x):
+        missing = length - x.shape[0]
+
+        def step(c, _):
+            y = jnp.pad(jnp.tanh(c), ((0, missing), (0, 0)), constant_values=3)
+            return c * 0.5 + y[1], (y, y.sum(0))
+
+        return lax.scan(step, x, None, length=3)
+
+    for size in sizes:
+        called(function, (array(size, HIDDEN),))
+
+
+def test_rows_longer_than_the_axis():
+    """Rows of 33 elements, if the size is the largest of the few ones."""
+
+    def function(x):
+        def step(c, _):
+            y = jnp.pad(jnp.tanh(c), ((0, 0), (1, 1)), constant_values=0.1)
+            return c * 0.5 + y.sum(-1, keepdims=True) * 0.1, (y.max(-1), (y * y).mean(-1))
+
+        return lax.scan(step, x, None, length=3)
+
+    for size in (9, 16, 31, 30):
+        called(function, (array(4, size),))
+
+
 def test_coincidences():
     """A batch that is as long as the sequence, as wide as a layer, or as a constant of the program."""
 
@@ -262,3 +291,51 @@ def test_sizes_near_others_are_not_measured(monkeypatch):
     assert measured == [True, True, False, False, True]
     again = jax_cocktail.explain(jax_cocktail.jit(lambda *a: function(*a)))(*make(60))
     assert "for sizes near these" in again.why
+
+
+@pytest.mark.parametrize(("row", "sizes"), [(7, (9, 6, 5)), (45, (60, 44, 33))])
+def test_row_beside_an_update_of_any_size(row, sizes):
+    """A row that lies in an update of most sizes lies behind it for the smallest ones."""
+
+    def function(x):
+        def step(_, c):
+            y = (c * 2 + 1).transpose(1, 0, 2).reshape(-1, HIDDEN)
+            y = lax.dynamic_update_slice(y, jnp.tanh(c[:, 0]), (0, 0))
+            return jnp.tanh(c * 0.5 + y[row : row + 1])
+
+        return lax.fori_loop(0, 5, step, x)
+
+    for size in sizes:
+        called(function, (array(size, 3, HIDDEN),))
+
+
+def test_scratch_of_the_longer_axis():
+    """Sorting an axis of any size needs less memory than sorting another one, or more."""
+
+    def function(x, y):
+        def step(c, _):
+            x, y = c
+            y = jnp.sort(y * 1.1, 0)
+            return (jnp.tanh(jnp.sort(x, 0) - x * 0.5), y), jnp.argsort(y, 0)
+
+        return lax.scan(step, (x, y), None, length=3)
+
+    for size in (40, 60, 33, 1500):
+        called(function, (array(size, 6), array(900, 2)))
+
+
+@pytest.mark.long
+def test_many_arrays_of_any_size():
+    """Arrays whose bytes are in no proportion, in a workspace for more elements than those planned for."""
+
+    def function(x, weights):
+        def step(_, c):
+            made = [jnp.tanh(c @ w) for w in weights]
+            out = sum(jnp.sort(h, 0) @ h.T @ c * 1e-3 for h in made)
+            return jnp.tanh(out + c)
+
+        return lax.fori_loop(0, 2, step, x)
+
+    weights = [array(25, width) for width in range(25, 49, 2)]
+    for size in (40, 60, 2000):
+        called(function, (array(size, 25), weights))

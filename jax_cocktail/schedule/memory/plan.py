@@ -17,6 +17,7 @@ from jax_cocktail.schedule.memory.sharing import Sharing, sharing_of
 from jax_cocktail.utask.ir import UOperator, UProgram, is_a, is_parallel, walk
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.plan import ALIGNMENT, MemoryPlan, Slot, Usage, layouts_of, scratch_bytes
+from jax_cocktail.utask.sizes import enough
 from jax_cocktail.utask.types import Value
 
 
@@ -51,7 +52,7 @@ def plan_memory(program: UProgram, near: int | None = None, units: int = 0, warp
         if result is not None:
             slots.update((root, Slot("output", result)) for root in group if root not in slots)
     operators = (s for s in walk(program.entry) if isinstance(s, UOperator))
-    scratch = max((scratch_bytes(s) for s in operators), default=0)
+    scratch = enough(scratch_bytes(s) for s in operators)
     free = [g for g in groups if g[0] not in slots]
     sharing = sharing_of(program, layouts, classes.find, {classes.find(r) for r in slots}, units, warp)
     plan = MemoryPlan(layouts, slots, aliases, 0)

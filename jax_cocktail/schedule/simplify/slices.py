@@ -87,7 +87,7 @@ def slice_of_update(operator: UOperator, definitions: Definitions) -> UOperator 
     moved = tuple(a - b for a, b in zip(first, begin, strict=True))
     sizes = operator.output.type.shape
     for start, step, size, limit in zip(moved, steps, sizes, update.type.shape, strict=True):
-        if start < 0 or start + (size - 1) * step >= limit:
+        if not (within(start, limit - 1) and within(start + (size - 1) * step, limit - 1)):
             return None
     return replace(operator, inputs=(update,), attributes=(("starts", moved), ("strides", steps)))
 
@@ -121,7 +121,7 @@ def row_written(operator: UOperator, definitions: Definitions) -> tuple[int, Val
         return None
     if begin is None or x.type.rank < 2 or shape != (1, *x.type.shape[1:]):
         return None
-    return (begin[0], update) if 0 <= begin[0] < x.type.shape[0] else None
+    return (begin[0], update) if within(begin[0], x.type.shape[0] - 1) else None
 
 
 def _window(operator: UOperator, at: tuple[int, ...] | None) -> tuple[Shape, tuple[int, ...] | None]:
