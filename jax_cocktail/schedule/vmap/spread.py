@@ -18,6 +18,7 @@ from jax_cocktail.schedule.vmap.cut import SUM, Uncuttable
 from jax_cocktail.schedule.vmap.lockstep import element_loop
 from jax_cocktail.utask.arrays import decode
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, StitchedUTask, UOperator
+from jax_cocktail.utask.operators import RESHAPES
 from jax_cocktail.utask.types import FLOATS, Source, Value
 
 Axis = int | None  # of a value; None: all parts have it whole
@@ -152,7 +153,7 @@ class Spread:
         return operator.facts.linear == "first" and operator.inputs[0] in self._zeros
 
     def _makes_divisors(self, operator: UOperator) -> bool:
-        if operator.kind in ("broadcast", "reshape"):
+        if operator.kind in RESHAPES:
             return operator.inputs[0] in self._divisors
         if operator.kind != "constant" or operator.output.type.dtype not in FLOATS:
             return False
