@@ -79,6 +79,42 @@ def explicit_meshes(mesh: Mesh) -> None:
 
 
 @case
+def types_that_say_shardings(mesh: Mesh) -> None:
+    """What our program has whole or divided may be another axis than the type of a value says."""
+    explicit = jax.make_mesh((mesh.size,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+    w, xs = divided_inputs(explicit)
+    reshard = jax.sharding.reshard
+
+    def mixed(xs: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, 5, lambda i, x: jax.nn.softmax(x, 1) + 0.1 * x, xs)
+
+    def moving(xs: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, 3, lambda i, x: reshard(jnp.sin(reshard(x, P())), ROWS), xs)
+
+    with jax.set_mesh(explicit):
+        gathered = ["all-gather", "all-reduce"]
+        agrees(mixed, xs, moved=gathered)
+        agrees(moving, xs)
+        agrees(lambda w, xs: recurrent(w, reshard(xs, P())), w, xs, moved=gathered)
+        agrees(lambda w, xs: reshard(recurrent(w, xs), P()), w, xs, moved=gathered)
+        if 8 % mesh.size == 0:
+            agrees(lambda w, xs: recurrent(reshard(w, P("d")), xs), w, xs, moved=gathered)
+
+
+@case
+def shardings_of_inner_jits(mesh: Mesh) -> None:
+    if 12 % mesh.size:
+        return
+    w, xs = divided_inputs(mesh)
+    copied, by_steps = NamedSharding(mesh, P()), NamedSharding(mesh, P("d"))
+    moved = ["all-gather", "all-to-all"]
+    agrees(lambda w, xs: jax.jit(recurrent, out_shardings=copied)(w, xs), w, xs, moved=moved)
+    agrees(lambda w, xs: jax.jit(recurrent, out_shardings=by_steps)(w, xs), w, xs, moved=moved)
+    doubled = jax.jit(lambda xs: xs * 2, in_shardings=copied)
+    agrees(lambda w, xs: recurrent(w, doubled(xs)), w, xs, moved=moved)
+
+
+@case
 def meshes_in_force(mesh: Mesh) -> None:
     with jax.set_mesh(mesh):
         agrees(recurrent, *divided_inputs(mesh))
@@ -123,6 +159,12 @@ def inside_of_other_functions(mesh: Mesh) -> None:
         assert calls(unknown, xs) == (mesh.size == 1)
         same(unknown(xs), jax.jit(repeated)(xs * 2))
     assert (mesh.size == 1) == (not caught), caught
+    # the weights are known to be whole, but not what the batch is
+    partly = jax.jit(lambda w, xs: ours(recurrent)(w, xs * 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert calls(partly, w, xs) == (mesh.size == 1)
+        same(partly(w, xs), jax.jit(recurrent)(w, xs * 2))
 
 
 @case

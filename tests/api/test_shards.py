@@ -136,6 +136,10 @@ REFUSED = {
     "whole updates of sums": lambda x: jnp.zeros(COLUMNS).at[jnp.arange(2)].add(jnp.ones(2)) + x.sum(0),
     "a count of a loop": lambda x: lax.while_loop(lambda c: c.sum() < 9, lambda c: c + 1, x),
     "a choice": lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x),
+    "divided by what may be zero": lambda x: x.sum(0) / lax.optimization_barrier(jnp.arange(COLUMNS) * 0.0),
+    "batches added to a sum": lambda x: jax.vmap(lambda t, i, u: t.at[i].add(u))(
+        jnp.ones((ROWS, ROWS)) @ x, jnp.arange(ROWS) % 3, x[:, 0]
+    ),
     "integers of sums": lambda x: x.sum(0).astype(jnp.int32),
 }
 

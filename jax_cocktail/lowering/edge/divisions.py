@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
@@ -148,8 +149,9 @@ def on_each_device(
     def whole(*operands: Any) -> Sequence[Any]:
         # JAX compares the mesh with one that the user has set, of which the types may be others
         with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
-            results: Sequence[Any] = mapped(*operands)
-            return results
+            # Where axes of the mesh are explicit, JAX would take the division from the types of the user's
+            # values. Copies have other types, and XLA does not see them.
+            return [*map(jnp.copy, mapped(*map(jnp.copy, operands)))]
 
     return whole
 

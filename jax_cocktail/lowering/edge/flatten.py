@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import jax
 import jax.extend.core as jex
 import numpy as np
+from jax.sharding import AxisType
 
 from jax_cocktail.lowering.edge.adapter import (
     REMATERIALISED,
@@ -94,11 +96,29 @@ class _Inliner:
             return outvars
         start = len(self.equations)
         self._inside.append(equation)
+        operands = self._divided(operands, equation.params.get("in_shardings", ()))
         results = interpret(body, self._calls.arguments(body, operands), self.constant, self.apply)
+        divided = self._divided(results, equation.params.get("out_shardings", ()))
         self._inside.pop()
         if primitive_name(equation) == RECURSION:
             self.recursions.append((equation, range(start, len(self.equations))))
-        return results
+        return divided
+
+    def _divided(self, atoms: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
+        """Values with the shardings that a call says: without the call, constraints say them."""
+        found = list(atoms)
+        for k, sharding in enumerate(shardings):
+            if not isinstance(sharding, jax.sharding.NamedSharding) or sharding.num_devices == 1:
+                continue
+            if isinstance(found[k], jex.Literal) or AxisType.Auto not in sharding.mesh.axis_types:
+                continue
+            aval = jax.ShapeDtypeStruct(found[k].aval.shape, found[k].aval.dtype)
+            constrained = partial(jax.lax.with_sharding_constraint, shardings=sharding)
+            (equation,) = open_jaxpr(jax.make_jaxpr(constrained)(aval)).eqns
+            result = self._new(found[k].aval)
+            self.equations.append(within(equation.replace(invars=[found[k]], outvars=[result]), self._inside))
+            found[k] = result
+        return found
 
 
 def makes_zeros(equation: Any, zeros: Container[Any]) -> bool:

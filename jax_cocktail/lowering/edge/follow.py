@@ -18,7 +18,7 @@ import numpy as np
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.edge.adapter import Calls, holds_control_flow, is_key, primitive_name, program
 from jax_cocktail.lowering.edge.flatten import Flat
-from jax_cocktail.lowering.edge.shardings import Followed, Names, Spread, spec_of
+from jax_cocktail.lowering.edge.shardings import Followed, Names, Spread, is_explicit, spec_of
 from jax_cocktail.primitives import translate
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.schedule.vmap.cut import SUM, Uncuttable
@@ -54,7 +54,7 @@ def _constrained(
     equation: Any, specs: Mapping[Any, Sequence[Names]], spread: Spread
 ) -> Sequence[Names]:
     """The spec of a value that the user constrains. One that is resharded to no axis keeps those that JAX
-    leaves to the partitioner."""
+    leaves to the partitioner, if its type does not say them."""
     (operand,), (result,) = equation.invars, equation.outvars
     sharding = equation.params.get("sharding", equation.params.get("dst_sharding"))
     nothing: Sequence[Names] = ((),) * len(result.aval.shape)
@@ -62,7 +62,8 @@ def _constrained(
     spec = spec_of(sharding, tuple(known))
     if spec is None or not {name for names in spec for name in names} <= dict(spread.mesh).keys():
         return known
-    return known if primitive_name(equation) == "reshard" and not any(spec) else spec
+    left = primitive_name(equation) == "reshard" and not is_explicit(result.aval.sharding)
+    return known if left and not any(spec) else spec
 
 
 def _variables(equation: Any) -> list[Any]:

@@ -18,10 +18,12 @@ import jax
 from jax_cocktail.utask.types import TensorType
 
 Names = tuple[str, ...]  # axes of a mesh that divide one axis of an array, the major one first
-Typed = tuple[str, str]  # the type and the sharding of a value, as MLIR prints them; "" if it is unknown
+Typed = tuple[str, str]  # the type and the sharding of a value, as MLIR prints them; "" if XLA may choose it
+UNKNOWN = "unknown"  # in place of a sharding: that of what something else computes
 Spec = tuple[Names, ...]  # for each axis of an array
 
 _SHARDING = re.compile(r"#sdy\.sharding<mesh<\[(?P<mesh>[^\]]*)\]>, \[(?P<axes>[^\]]*)\]")
+_RANKED = re.compile(r"<\d+x")  # the type of an array that has axes
 _SIZE = re.compile(r'"([^"]+)"=(\d+)')
 _AXIS = re.compile(r"\{([^}]*)\}")
 _NAME = re.compile(r'"([^"]+)"')
@@ -88,13 +90,15 @@ class Followed:
 
 def spread_of(operands: Sequence[Typed], devices: int) -> Spread | None:
     """The shardings of the operands of a call in a module for so many devices; None if it has none of one
-    mesh of all devices."""
+    mesh of all devices, or if none is divided but an unknown one may be."""
     found = [_parsed(text) for _, text in operands]
     meshes = {mesh for mesh, _ in filter(None, found)}
     if len(meshes) != 1:
         return None
     spread = Spread(meshes.pop(), tuple(each and each[1] for each in found))
-    return spread if spread.size == devices else None
+    is_divided = any(spread.parts(names) > 1 for spec in filter(None, spread.operands) for names in spec)
+    unknown = any(sharding == UNKNOWN and _RANKED.search(type_) for type_, sharding in operands)
+    return spread if spread.size == devices and (is_divided or not unknown) else None
 
 
 def shardings_of(operands: Sequence[Any], around: Sequence[Typed]) -> tuple[Typed, ...]:
@@ -110,15 +114,15 @@ def _sharding_of(operand: Any, around: Sequence[Typed]) -> str:
             function = owner.owner
             if function.name.value != "main":  # it takes tokens before its arguments
                 position = operand.arg_number - len(owner.arguments) + len(around)
-                type_, sharding = around[position] if position >= 0 else ("", "")
-                return sharding if type_ == str(operand.type) else ""
+                type_, sharding = around[position] if position >= 0 else ("", UNKNOWN)
+                return sharding if type_ == str(operand.type) else UNKNOWN
             attributes = function.attributes["arg_attrs"][operand.arg_number]
             return str(attributes["sdy.sharding"]) if "sdy.sharding" in attributes else ""
         if "sdy.sharding_constraint" in str(getattr(owner, "name", "")):
             return str(owner.attributes["sharding"])
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         pass  # this release of jax has others
-    return ""
+    return UNKNOWN
 
 
 def _parsed(text: str) -> tuple[tuple[tuple[str, int], ...], Spec] | None:
@@ -130,6 +134,12 @@ def _parsed(text: str) -> tuple[tuple[tuple[str, int], ...], Spec] | None:
     if not mesh:  # every device has it
         return None
     return mesh, tuple(tuple(_NAME.findall(axis)) for axis in _AXIS.findall(match["axes"]))
+
+
+def is_explicit(sharding: Any) -> bool:
+    """True for the sharding of a type that says how all axes of a mesh divide its values."""
+    types = getattr(getattr(sharding, "mesh", None), "axis_types", ())
+    return set(types or ()) == {jax.sharding.AxisType.Explicit}
 
 
 def spec_of(sharding: Any, known: Spec) -> Spec | None:

@@ -11,10 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
+
 from jax_cocktail.analysis.axes import Tie, rule
 from jax_cocktail.schedule.vmap.cut import SUM, Uncuttable
 from jax_cocktail.schedule.vmap.lockstep import element_loop
+from jax_cocktail.utask.arrays import decode
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, StitchedUTask, UOperator
+from jax_cocktail.utask.operators import RESHAPES
 from jax_cocktail.utask.types import FLOATS, Source, Value
 
 Axis = int | None  # of a value; None: all parts have it whole
@@ -37,6 +41,7 @@ class Spread:
         self.axis: dict[Value, Axis] = dict(axes)
         self.sums: dict[Value, Tie] = {}
         self._zeros = set(zeros)
+        self._divisors: set[Value] = set()  # constants without zeros, infinities and NaN
         self._statements(body)
 
     def _statements(self, body: Sequence[Statement]) -> None:
@@ -120,6 +125,8 @@ class Spread:
             self._note(operator.outputs, (None,) * len(operator.outputs))
             if self._makes_zeros(operator):
                 self._zeros.update(operator.outputs)
+            if self._makes_divisors(operator):
+                self._divisors.update(operator.outputs)
             return
         tie = None if SUM in axes else self._tie(operator, axes)
         if tie is not None:
@@ -145,6 +152,14 @@ class Spread:
             return True
         return operator.facts.linear == "first" and operator.inputs[0] in self._zeros
 
+    def _makes_divisors(self, operator: UOperator) -> bool:
+        if operator.kind in RESHAPES:
+            return operator.inputs[0] in self._divisors
+        if operator.kind != "constant" or operator.output.type.dtype not in FLOATS:
+            return False
+        found = decode(operator.data, operator.output.type)
+        return bool(np.all(np.isfinite(found) & (found != 0)))
+
     def _linear(self, operator: UOperator, axes: Sequence[Axis]) -> tuple[Axis, ...] | None:
         """The operands of a term of the result, if it is linear in operands of which each part has a term."""
         form, *places = operator.facts.linear.split() or [""]
@@ -158,6 +173,8 @@ class Spread:
         fixed = all(axis is None for k, axis in enumerate(axes) if k not in terms)
         if not form or not fixed or not all(self._is_term(operator.inputs[k]) for k in terms):
             return None
+        if operator.facts.divides and operator.inputs[1] not in self._divisors:
+            return None  # by zero: infinities of terms of both signs, or NaN of a term that is zero
         kinds = {v.type.dtype for v in (operator.inputs[min(terms)], operator.output)}
         if (operator.facts.divides or len(kinds) > 1) and not kinds <= FLOATS:  # integers are rounded
             return None
@@ -195,6 +212,8 @@ def _scattered(operator: UOperator, axes: Sequence[Axis]) -> tuple[Axis, ...] | 
         return (SUM, None, SUM) if axes[1] is None else None
     window = operator.ints("update_window_dims")
     batch = [d for d in range(operator.inputs[2].type.rank) if d not in window]
+    if operator.ints("operand_batching_dims"):  # the operand has these axes as well
+        return None
     if axes[2] not in batch or axes[1] not in (None, batch.index(axes[2])):
         return None
     return SUM, batch.index(axes[2]), axes[2]
