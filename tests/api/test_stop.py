@@ -146,6 +146,20 @@ def test_a_stopped_call_takes_what_is_donated():
     np.testing.assert_array_equal(jitted(jnp.ones(1000), 0.5), np.ones(1000))
 
 
+@pytest.mark.parametrize("units", [1, 2])
+def test_short_trips_run_without_a_look_in_between(units, tmp_path):
+    def decay(x, count):
+        return lax.fori_loop(0, count, lambda _, y: y * 0.5 + 1.0, x)
+
+    jitted = jax_cocktail.jit(decay, options={**NOW, "units": units, "dump_to": str(tmp_path)})
+    numbers = jnp.arange(8.0)
+    for count in (0, 1, 63, 64, 65, 127, 128, 129, 1000):
+        np.testing.assert_array_equal(jitted(numbers, count), jax.jit(decay)(numbers, count))
+    (source,) = tmp_path.rglob("program.cc")
+    # Else the compiler stores and loads what the loop carries in every trip.
+    assert "for (i64 end = trip0 + 64; trip0 < end; ++trip0)" in source.read_text()
+
+
 def test_threads_have_limits_of_their_own():
     jitted = jax_cocktail.jit(halvings, options=NOW)
     jitted(1.0, 0.5)
