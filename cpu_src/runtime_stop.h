@@ -29,8 +29,9 @@ struct alignas(128) Run {
   u64 alarm;     // StopReasons that were raised since the units last asked
   u32 used;      // by a call
   bool hears;    // Ctrl-C
-  u64 deadline;  // nanoseconds; 0: none
-  u64 limit;     // nanoseconds
+  bool foreign;  // XLA's thread runs it: which thread of Python has made it is not known
+  u64 begin;     // nanoseconds; 0: no limit, now and later
+  u64 limit;     // of the call when it began, nanoseconds; when it is stopped, the one that stopped it
   int reason;    // why it stops
   i64 loop;      // where the first unit left: the number of the loop, and its iterations so far
   i64 trip;
@@ -130,13 +131,20 @@ ThreadKind KindOfThread() {
 
 const i64 kNotSet = -1;
 i64 usual_limit = 0;     // nanoseconds; 0: none
-i64 latest_limit = kNotSet;  // set by a thread of Python, for the calls that XLA's threads run for it
+i64 longest_limit = kNotSet;  // of the threads of Python that have one: for the calls that XLA's threads run
 __thread i64 limit_of_thread = kNotSet;
 
 pthread_mutex_t timer_mutex = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t timer_wakes = PTHREAD_COND_INITIALIZER;
 i64 limited_runs = 0;
 bool has_timer = false;
+
+// Nanoseconds; 0: none. A foreign call may be any thread's that waits for its results, so the longest counts.
+u64 LimitOf(const Run* run) {
+  bool foreign = __atomic_load_n(&run->foreign, __ATOMIC_RELAXED);
+  i64 longest = foreign ? __atomic_load_n(&longest_limit, __ATOMIC_RELAXED) : kNotSet;
+  return longest == kNotSet ? __atomic_load_n(&run->limit, __ATOMIC_RELAXED) : u64(longest);
+}
 
 void* Timer(void*) {
   for (;;) {
@@ -147,8 +155,9 @@ void* Timer(void*) {
     u64 now = Nanoseconds();
     for (Run& run : runs) {
       if (!__atomic_load_n(&run.used, __ATOMIC_ACQUIRE)) continue;
-      u64 deadline = __atomic_load_n(&run.deadline, __ATOMIC_RELAXED);
-      if (deadline != 0 && now >= deadline) Raise(&run, kTimeIsOver);
+      u64 begin = __atomic_load_n(&run.begin, __ATOMIC_RELAXED);
+      u64 limit = LimitOf(&run);
+      if (begin != 0 && limit != 0 && now >= begin + limit) Raise(&run, kTimeIsOver);
     }
   }
 }
@@ -160,12 +169,6 @@ void CountLimited(i64 change) {
   if (!has_timer) has_timer = StartThread(&thread, Timer, nullptr, nullptr);
   pthread_cond_signal(&timer_wakes);
   pthread_mutex_unlock(&timer_mutex);
-}
-
-u64 LimitOfCall() {
-  bool elsewhere = KindOfThread() == kOfXla && limit_of_thread == kNotSet;
-  i64 limit = elsewhere ? __atomic_load_n(&latest_limit, __ATOMIC_RELAXED) : limit_of_thread;
-  return u64(limit == kNotSet ? __atomic_load_n(&usual_limit, __ATOMIC_RELAXED) : limit);
 }
 
 // ---- calls ----------------------------------------------------------------------------------------------
@@ -180,11 +183,15 @@ Run* BeginRun(u64 now) {
       continue;
     }
     last_run = int(run - runs);
-    run->hears = knows_python && KindOfThread() != kOfPython;
+    ThreadKind kind = KindOfThread();
+    run->hears = knows_python && kind != kOfPython;
+    __atomic_store_n(&run->foreign, kind == kOfXla && limit_of_thread == kNotSet, __ATOMIC_RELAXED);
     run->reason = kGoesOn;
-    run->limit = LimitOfCall();
-    if (run->limit != 0) {
-      __atomic_store_n(&run->deadline, now + run->limit, __ATOMIC_RELAXED);
+    i64 usual = __atomic_load_n(&usual_limit, __ATOMIC_RELAXED);
+    i64 own = run->foreign ? __atomic_load_n(&longest_limit, __ATOMIC_RELAXED) : limit_of_thread;
+    __atomic_store_n(&run->limit, u64(own == kNotSet ? usual : own), __ATOMIC_RELAXED);
+    if (run->limit != 0 || (run->foreign && own != kNotSet)) {  // 0: a shorter one may count later
+      __atomic_store_n(&run->begin, now, __ATOMIC_RELAXED);
       CountLimited(1);
     }
     return run;
@@ -194,8 +201,8 @@ Run* BeginRun(u64 now) {
 
 void EndRun(Run* run) {
   if (run == nullptr) return;
-  if (run->limit != 0) {
-    __atomic_store_n(&run->deadline, 0, __ATOMIC_RELAXED);
+  if (run->begin != 0) {
+    __atomic_store_n(&run->begin, 0, __ATOMIC_RELAXED);
     CountLimited(-1);
   }
   __atomic_store_n(&run->alarm, 0, __ATOMIC_RELAXED);
@@ -216,7 +223,11 @@ bool AsksToStop(Run* run, i64 loop, i64 trip) {
   if (!IsStopped(run)) {
     u64 raised = __atomic_exchange_n(&run->alarm, 0, __ATOMIC_ACQUIRE);
     int reason = kGoesOn;
-    if ((raised & kTimeIsOver) && run->deadline != 0 && Nanoseconds() >= run->deadline) reason = kTimeIsOver;
+    u64 limit = LimitOf(run);
+    if ((raised & kTimeIsOver) && run->begin != 0 && limit != 0 && Nanoseconds() >= run->begin + limit) {
+      __atomic_store_n(&run->limit, limit, __ATOMIC_RELAXED);
+      reason = kTimeIsOver;
+    }
     if ((raised & kInterrupted) && run->hears && InterruptRaises()) reason = kInterrupted;
     if (reason != kGoesOn) {
       run->loop = loop;
@@ -251,9 +262,11 @@ CK_EXPORT void ck_cpu_hear(void* const* api) {
 }
 
 // The limit in nanoseconds of the calls that this thread makes; 0: none; -1: the usual one.
-CK_EXPORT void ck_cpu_limit(i64 nanoseconds) {
-  limit_of_thread = nanoseconds;
-  __atomic_store_n(&latest_limit, nanoseconds, __ATOMIC_RELAXED);
+CK_EXPORT void ck_cpu_limit(i64 nanoseconds) { limit_of_thread = nanoseconds; }
+
+// The longest of such limits that threads have now. 0: one has none; -1: all have the usual one.
+CK_EXPORT void ck_cpu_longest_limit(i64 nanoseconds) {
+  __atomic_store_n(&longest_limit, nanoseconds, __ATOMIC_RELAXED);
 }
 
 CK_EXPORT void ck_cpu_usual_limit(i64 nanoseconds) {

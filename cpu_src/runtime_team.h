@@ -202,7 +202,9 @@ bool Change(CkUnit* unit) {
   u64 before = __atomic_load_n(&team->generation, __ATOMIC_RELAXED);
   __atomic_add_fetch(&team->changing, 1, __ATOMIC_ACQ_REL);
   for (u64 times = 0; __atomic_load_n(&team->generation, __ATOMIC_ACQUIRE) == before; ++times) {
-    if (IsStopped(team->run)) return Passes(unit);
+    // A unit that has its new index may have stopped the call; this one has one too then.
+    bool stopped = IsStopped(team->run);
+    if (stopped && __atomic_load_n(&team->generation, __ATOMIC_ACQUIRE) == before) return Passes(unit);
     Poll(times, barrier->spins);
   }
   unit->index = team->members[self->number].index;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import numbers
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -156,23 +157,39 @@ def _enter(values: tuple[Scope, ...], limit: float | None = None) -> None:
     """Lets this thread be in these blocks."""
     changes = limit != SCOPES.limit
     SCOPES.values, SCOPES.limit = values, limit
-    (OPEN_SCOPES.discard if not values and limit is None else OPEN_SCOPES.add)(threading.get_ident())
-    for tell in _TOLD if changes else ():
-        tell(limit)
+    thread = threading.get_ident()
+    (OPEN_SCOPES.discard if not values and limit is None else OPEN_SCOPES.add)(thread)
+    if changes:
+        with _limits_lock:
+            _LIMITS.pop(thread, None)
+            if limit is not None:
+                _LIMITS[thread] = limit
+            for tell in _TOLD:
+                tell(limit, max(_LIMITS.values(), default=None))
 
 
-_TOLD: list[Callable[[float | None], None]] = []
+_TOLD: list[Callable[[float | None, float | None], None]] = []
+_LIMITS: dict[int, float] = {}  # by thread
+_limits_lock = threading.RLock()  # a signal handler may open a block, too
 
 
-def tell_limits(tell: Callable[[float | None], None]) -> None:
-    """Lets somebody be told of the limit in force in a thread, by this thread, whenever it changes."""
-    _TOLD.append(tell)
-    tell(SCOPES.limit)
+def tell_limits(tell: Callable[[float | None, float | None], None]) -> None:
+    """Lets somebody be told of the limit in force in a thread, and of the longest one in any thread, by this
+    thread, whenever its own changes."""
+    with _limits_lock:
+        _TOLD.append(tell)
+        tell(SCOPES.limit, max(_LIMITS.values(), default=None))
 
 
 def _forget_threads() -> None:
     """A forked child has this thread alone."""
-    OPEN_SCOPES.intersection_update({threading.get_ident()})
+    global _limits_lock
+    _limits_lock = threading.RLock()
+    for other in {*OPEN_SCOPES, *_LIMITS} - {threading.get_ident()}:
+        OPEN_SCOPES.discard(other)
+        _LIMITS.pop(other, None)
+    for tell in _TOLD:
+        tell(SCOPES.limit, SCOPES.limit)
 
 
 os.register_at_fork(after_in_child=_forget_threads)
@@ -269,8 +286,9 @@ def _checked(option: Option, value: Any, where: str) -> str | bool | int | float
             return value
         raise TypeError(f"{where} must be True or False, not {value!r}")
     if isinstance(option.default, float):
-        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-            return float(value)
+        number = _real(value)
+        if number > 0:
+            return number
         raise ValueError(f"{where} must be a number > 0, not {value!r}")
     is_number = isinstance(option.default, int)
     if option.choices:
@@ -288,6 +306,16 @@ def _checked(option: Option, value: Any, where: str) -> str | bool | int | float
             raise ValueError(f"{where} must be a path, and none has a null character: {value!r}")
         return path
     raise TypeError(f"{where} must be a path, not {value!r}")
+
+
+def _real(value: Any) -> float:
+    """A real number, infinite if it is too large; NaN for anything else."""
+    if isinstance(value, bool) or not issubclass(type(value), numbers.Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def parsed(option: Option, text: str) -> str | bool | int | float:

@@ -406,13 +406,20 @@ def _emit_whole_loop(context: Context, loop: LoopUTask) -> None:
         return
     trip = stops.counted(context, loop)
     with context.writer.block("for (;;)"), _repeated(context):
+        head: Expression = ""
         if trip is not None:
             stops.emit_check(context, loop, trip)
-        _emit_region(context, loop.condition)
-        context.writer.line("if (!{}) break;", context.register(loop.condition.results[0]))
-        _emit_region(context, loop.body)
-        context.stamp_within(loop)
-        emit_transfer(context, loop.body.results, loop.carried)
+            if (several := stops.checked_trips(context, loop)) > 1:
+                head = code("for (i64 end = {} + {}; {} < end; ++{})", trip, several, trip, trip)
+        with context.writer.block(head) if head else nullcontext():
+            _emit_region(context, loop.condition)
+            last = code("if (!{}) break;", context.register(loop.condition.results[0]))
+            context.writer.add(last)
+            _emit_region(context, loop.body)
+            context.stamp_within(loop)
+            emit_transfer(context, loop.body.results, loop.carried)
+        if head:
+            context.writer.add(last)
 
 
 def _count_trips(context: Context, loop: LoopUTask) -> Name:

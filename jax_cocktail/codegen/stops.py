@@ -11,12 +11,14 @@ from jax_cocktail.codegen.context import Context
 from jax_cocktail.codegen.kernel import LEFT, Name
 from jax_cocktail.codegen.outline import Outer
 from jax_cocktail.codegen.writer import code
-from jax_cocktail.cost.work import work
+from jax_cocktail.cost.work import Work, region_work, work
 from jax_cocktail.device.tuning import PROGRAM
-from jax_cocktail.utask.ir import LoopUTask
+from jax_cocktail.utask.ir import LoopUTask, walk
 from jax_cocktail.utask.sizes import Size
 
 _ALARM = Name("alarm", outer=True)
+_MOST_TRIPS = 64  # from one check to the next: more are no faster
+_MOST_WORK = 16 * PROGRAM.unchecked  # of these trips, a few milliseconds at most
 
 
 def may_take_long(loop: LoopUTask) -> bool:
@@ -41,6 +43,17 @@ def counted(context: Context, loop: LoopUTask) -> Name | None:
     return name
 
 
+def checked_trips(context: Context, loop: LoopUTask) -> int:
+    """The trips of a loop with a condition from one check to the next. Compilers keep what short trips carry
+    in registers, but not across a check: it may call what they do not know."""
+    assert loop.condition is not None
+    regions = loop.condition, loop.body
+    if not context.target.stop or any(isinstance(s, LoopUTask) for region in regions for s in walk(region)):
+        return 1
+    weight = sum(map(region_work, regions), Work()).weight
+    return int(min(max(_MOST_WORK / max(weight, 1.0), 1), _MOST_TRIPS))
+
+
 def emit_check(context: Context, loop: LoopUTask, trip: Name) -> None:
     """The unit leaves here if the call is stopped. `trip`: the variable with the number of trips so far."""
     if not context.target.stop or not may_take_long(loop) or _is_one_trip(context, loop):
@@ -50,5 +63,5 @@ def emit_check(context: Context, loop: LoopUTask, trip: Name) -> None:
     number = len(context.loops)
     context.loops.append(loop.source)
     context.writer.add(code(context.target.stop, alarm=_ALARM, loop=number, trip=trip, left=LEFT))
-    if loop.condition is not None:
+    if loop.condition is not None and checked_trips(context, loop) == 1:
         context.writer.set(trip, code("{} + 1", trip))

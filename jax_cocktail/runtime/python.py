@@ -75,14 +75,21 @@ def usual_limit(library: ctypes.CDLL, seconds: float) -> None:
     library.ck_cpu_usual_limit(ctypes.c_int64(_nanoseconds(seconds)))
 
 
-def limit(library: ctypes.CDLL, seconds: float | None) -> None:
-    """Sets the limit of the calls of this thread. None: the usual one."""
-    library.ck_cpu_limit(ctypes.c_int64(_USUAL if seconds is None else _nanoseconds(seconds)))
+def limit(library: ctypes.CDLL, seconds: float | None, longest: float | None) -> None:
+    """Sets the limit of the calls of this thread, and the longest one that any thread has, for calls that
+    XLA's threads run. None: the usual one."""
+    for tell, each in ((library.ck_cpu_limit, seconds), (library.ck_cpu_longest_limit, longest)):
+        tell(ctypes.c_int64(_USUAL if each is None else _nanoseconds(each)))
 
 
 def _nanoseconds(seconds: float) -> int:
     """At least 1; 0 for none."""
-    return 0 if math.isinf(seconds) else min(max(int(seconds * 1e9), 1), _MOST_NANOSECONDS)
+    return 0 if math.isinf(seconds) else max(int(min(seconds * 1e9, _MOST_NANOSECONDS)), 1)
+
+
+def ctrl_c_stopped(error: BaseException) -> bool:
+    """True for the error of a call that Ctrl-C has stopped."""
+    return str(error).startswith(_INTERRUPTED)
 
 
 def meant(error: BaseException) -> BaseException:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import math
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import jax
 import jax.numpy as jnp
@@ -119,10 +121,12 @@ def test_a_call_that_ends_in_time_is_not_stopped():
         np.testing.assert_array_equal(jitted(NUMBERS, 1), expected)
 
 
-def test_a_call_that_xla_runs_in_its_own_thread_is_stopped():
-    def heavy(x, bound):
-        return halvings(jnp.sum(jnp.sin(x @ x)) * 0 + 1.0, bound)
+def heavy(x, bound):
+    """XLA runs it in a thread of its own."""
+    return halvings(jnp.sum(jnp.sin(x @ x)) * 0 + 1.0, bound)
 
+
+def test_a_call_that_xla_runs_in_its_own_thread_is_stopped():
     jitted = jax_cocktail.jit(heavy, options=NOW)
     x = jnp.ones((256, 256))
     assert jitted(x, 0.5) == 0
@@ -142,6 +146,20 @@ def test_a_stopped_call_takes_what_is_donated():
     np.testing.assert_array_equal(jitted(jnp.ones(1000), 0.5), np.ones(1000))
 
 
+@pytest.mark.parametrize("units", [1, 2])
+def test_short_trips_run_without_a_look_in_between(units, tmp_path):
+    def decay(x, count):
+        return lax.fori_loop(0, count, lambda _, y: y * 0.5 + 1.0, x)
+
+    jitted = jax_cocktail.jit(decay, options={**NOW, "units": units, "dump_to": str(tmp_path)})
+    numbers = jnp.arange(8.0)
+    for count in (0, 1, 63, 64, 65, 127, 128, 129, 1000):
+        np.testing.assert_array_equal(jitted(numbers, count), jax.jit(decay)(numbers, count))
+    (source,) = tmp_path.rglob("program.cc")
+    # Else the compiler stores and loads what the loop carries in every trip.
+    assert "for (i64 end = trip0 + 64; trip0 < end; ++trip0)" in source.read_text()
+
+
 def test_threads_have_limits_of_their_own():
     jitted = jax_cocktail.jit(halvings, options=NOW)
     jitted(1.0, 0.5)
@@ -150,6 +168,39 @@ def test_threads_have_limits_of_their_own():
         second = pool.submit(stopped, jitted, 1.0, 2.0, seconds=0.4)
         assert "0.1 s" in first.result()
         assert "0.4 s" in second.result()
+
+
+def test_the_longest_limit_counts_where_xla_runs_the_calls():
+    jitted = jax_cocktail.jit(heavy, options=NOW)
+    x = jnp.ones((256, 256))
+    assert jitted(x, 0.5) == 0
+    with ThreadPoolExecutor(1) as pool:
+        shorter = jax_cocktail.options(max_seconds=0.05)
+        with jax_cocktail.options(max_seconds=0.3):
+            pool.submit(shorter.__enter__).result()
+            stopped(jitted, x, 2.0, seconds=0.3)
+            pool.submit(shorter.__exit__, None, None, None).result()
+            stopped(jitted, x, 2.0, seconds=0.3)
+
+
+def test_a_limit_is_not_one_of_measurements():
+    def slow(x, count):
+        return lax.fori_loop(0, count, lambda _, h: jnp.cos(h + x[0, 0]), jnp.sum(jnp.sin(x @ x)))
+
+    jitted = jax_cocktail.jit(slow, options={"compile": "now"})
+    x = jnp.ones((256, 256))
+    with warnings.catch_warnings(), jax_cocktail.options(max_seconds=0.002), suppress(TimeoutError):
+        warnings.simplefilter("error", jax_cocktail.CocktailWarning)  # it would say that stock XLA runs it
+        jitted(x, 1_000_000)
+    np.testing.assert_allclose(jitted(x, 1000), jax.jit(slow)(x, 1000), rtol=1e-4)
+
+
+def test_a_limit_may_be_any_positive_number():
+    jitted = jax_cocktail.jit(halvings, options=NOW)
+    for value in (1, np.int64(1), np.float32(1), np.float64(1), 1e-300, 1e300, 10**400, math.inf):
+        with jax_cocktail.options(max_seconds=value):
+            assert jitted(1.0, 0.5) == 0
+        assert config.SCOPES.limit is None
 
 
 @pytest.mark.parametrize("value", [0, -1.0, math.nan, "2", None, True])
@@ -260,6 +311,33 @@ except KeyboardInterrupt as error:
 thread.join()
 """)
     assert found == [False, 1]
+
+
+def test_an_interrupt_stops_no_measurement():
+    found = said("""
+from jax_cocktail.lowering.run import stopwatch
+def slow(x, count):  # XLA runs it in a thread of its own
+    return jax.lax.fori_loop(0, count, lambda _, h: jnp.cos(h), jnp.sum(jnp.sin(x @ x)))
+jitted, x = jax_cocktail.jit(slow, options=NOW), jnp.ones((256, 256))
+jax.block_until_ready(jitted(x, 1_000_000))
+def time_it():
+    try:
+        print((stopwatch.race([lambda: jitted(x, 1_000_000)]).seconds[0] > 0, ""))
+    except BaseException as error:
+        print((False, repr(error)))
+thread = threading.Thread(target=time_it)
+thread.start()
+heard = 0
+for _ in range(4):
+    try:
+        thread.join(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        heard += 1
+thread.join()
+print(heard)
+""")
+    assert sorted(found, key=str) == [(True, ""), 4]
 
 
 def test_a_forked_child_stops_too():

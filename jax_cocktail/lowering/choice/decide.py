@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax_cocktail import config
 from jax_cocktail.device import processor
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.lowering.choice import decisions, plan_cache, stock_forms, stock_xla
@@ -122,7 +124,8 @@ def _leaves(request: Request, plan: Plan, arguments: list[Any]) -> bool | None:
     program = rewritten(request.prepared, plan, request.mark).only_flags()
     if program is None or request.mapped is not None:
         return None
-    with alone(), suppress(jax.errors.JaxRuntimeError):  # the call fails, which the caller will see
+    # If the call fails, the caller will see it.
+    with alone(), config.options(max_seconds=math.inf), suppress(jax.errors.JaxRuntimeError):
         return any(stopwatch.runner(program, arguments)())
     return None
 
@@ -141,7 +144,7 @@ def _measure(request: Request, found: Survey, arguments: list[Any]) -> Decision:
             decisions.store(key, near)
             return near
         plans = list(worth_building(found, prepared.programs, thorough))
-        with alone():
+        with alone(), config.options(max_seconds=math.inf):  # the caller's limit is for the call itself
             with building(prepared, plans, mark):  # XLA's compiler and the host's run in parallel
                 whole = request.timed(request.closed)
                 stock = stock_forms.runners(whole, arguments, xla, prepared.machine.is_gpu)
