@@ -398,7 +398,8 @@ def _emit_whole_loop(context: Context, loop: LoopUTask) -> None:
             del context.indices[name]
             return
         with _trips(context, loop, name):
-            stops.emit_check(context, loop, name)
+            if stops.checked_trips(context, loop) == 1:
+                stops.emit_check(context, loop, name)
             _emit_region(context, loop.body)
             context.stamp_within(loop)
             emit_transfer(context, loop.body.results, loop.carried)
@@ -461,7 +462,9 @@ def _trips(context: Context, loop: LoopUTask, name: Name) -> Iterator[None]:
     """The head of a counted loop. Units share the iterations of an outermost parallel loop."""
     trips = cast(int, loop.trip_count)
     if not loop.parallel:
-        with context.writer.loop(name, trips, threads.unrolling(context, loop)), _repeated(context):
+        several, unrolled = stops.checked_trips(context, loop), threads.unrolling(context, loop)
+        head = context.writer.loop(name, trips, unrolled)
+        with head if several == 1 else stops.blocks(context, loop, name, several), _repeated(context):
             yield
         return
     if by_threads(loop):

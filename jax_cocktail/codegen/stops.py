@@ -7,8 +7,11 @@ a check, or the program ends soon.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from jax_cocktail.codegen.context import Context
-from jax_cocktail.codegen.kernel import LEFT, Name
+from jax_cocktail.codegen.kernel import LEFT, Name, spelled
 from jax_cocktail.codegen.outline import Outer
 from jax_cocktail.codegen.writer import code
 from jax_cocktail.cost.work import Work, region_work, work
@@ -17,7 +20,7 @@ from jax_cocktail.utask.ir import LoopUTask, walk
 from jax_cocktail.utask.sizes import Size
 
 _ALARM = Name("alarm", outer=True)
-_MOST_TRIPS = 64  # from one check to the next: more are no faster
+_MOST_TRIPS = 512  # from one check to the next
 _MOST_WORK = 16 * PROGRAM.unchecked  # of these trips, a few milliseconds at most
 
 
@@ -44,14 +47,27 @@ def counted(context: Context, loop: LoopUTask) -> Name | None:
 
 
 def checked_trips(context: Context, loop: LoopUTask) -> int:
-    """The trips of a loop with a condition from one check to the next. Compilers keep what short trips carry
-    in registers, but not across a check: it may call what they do not know."""
-    assert loop.condition is not None
-    regions = loop.condition, loop.body
-    if not context.target.stop or any(isinstance(s, LoopUTask) for region in regions for s in walk(region)):
+    """The trips of a loop from one check to the next. Compilers keep what short trips carry in registers, but
+    not across a check: it may call what they do not know."""
+    regions = (loop.body,) if loop.condition is None else (loop.condition, loop.body)
+    checked = bool(context.target.stop) and not loop.parallel and may_take_long(loop)
+    if not checked or any(isinstance(s, LoopUTask) for region in regions for s in walk(region)):
         return 1
     weight = sum(map(region_work, regions), Work()).weight
     return int(min(max(_MOST_WORK / max(weight, 1.0), 1), _MOST_TRIPS))
+
+
+@contextmanager
+def blocks(context: Context, loop: LoopUTask, name: Name, several: int) -> Iterator[None]:
+    """The heads of a counted loop with a check before each block of so many trips. `name`: of the trip."""
+    assert loop.trip_count is not None
+    block, trips = Name(f"{name.text}_block", outer=True), spelled(loop.trip_count)
+    context.names |= {name: Outer("i64"), block: Outer("i64")}
+    with context.writer.block(code("for ({} = 0; {} < {}; {} += {})", block, block, trips, block, several)):
+        emit_check(context, loop, block)
+        end = code("({} - {} < {} ? {} : {} + {})", trips, block, several, trips, block, several)
+        with context.writer.block(code("for ({} = {}; {} < {}; ++{})", name, block, name, end, name)):
+            yield
 
 
 def emit_check(context: Context, loop: LoopUTask, trip: Name) -> None:

@@ -153,11 +153,11 @@ def test_short_trips_run_without_a_look_in_between(units, tmp_path):
 
     jitted = jax_cocktail.jit(decay, options={**NOW, "units": units, "dump_to": str(tmp_path)})
     numbers = jnp.arange(8.0)
-    for count in (0, 1, 63, 64, 65, 127, 128, 129, 1000):
+    for count in (0, 1, 511, 512, 513, 1023, 1024, 1025, 5000):
         np.testing.assert_array_equal(jitted(numbers, count), jax.jit(decay)(numbers, count))
     (source,) = tmp_path.rglob("program.cc")
     # Else the compiler stores and loads what the loop carries in every trip.
-    assert "for (i64 end = trip0 + 64; trip0 < end; ++trip0)" in source.read_text()
+    assert "for (i64 end = trip0 + 512; trip0 < end; ++trip0)" in source.read_text()
 
 
 def test_threads_have_limits_of_their_own():
