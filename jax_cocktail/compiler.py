@@ -52,7 +52,7 @@ from jax_cocktail.memory import MEMORY
 from jax_cocktail.placement.limits import in_cluster, limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.placement.place import place
-from jax_cocktail.schedule.general import generalise, suits_all
+from jax_cocktail.schedule.general import LEVELS, generalise, suits_all
 from jax_cocktail.schedule.launch_parameters import known_lengths, launch_parameters
 from jax_cocktail.schedule.loops.concat_gates import concat_gates
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
@@ -83,7 +83,7 @@ from jax_cocktail.utask.ir import UProgram, operators_in, places_of_loops
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 from jax_cocktail.utask.printer import identity
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
-from jax_cocktail.utask.sizes import Parameter, at, value_of
+from jax_cocktail.utask.sizes import Decision, Parameter, at, deciding, value_of
 
 Pass = Callable[[UProgram], UProgram]
 _REACHES: Mapping[str, Form] = {  # the form of a program after a pass
@@ -325,24 +325,36 @@ def _emit_general(
     candidate: Candidate,
     varying: frozenset[int],
 ) -> Emitted | None:
-    """A program with a text for any of the numbers that vary; None if there is none. Two numbers stand for
-    them in turn: what makes a difference for the text, or may vanish in a call, is not general."""
-    first, second = (generalise(program, varying, attempt) for attempt in range(2))
-    if first is None or second is None:
+    """A program with a text that serves these and other numbers; None if there is none. Two numbers stand for
+    them in turn: what makes a difference for the text, or may vanish in a call, is not general. What passes
+    have decided by comparing sizes must hold in the call as well."""
+    for level in range(LEVELS):
+        first, second = (generalise(program, varying, 2 * level + n) for n in range(2))
+        if first is None or second is None:
+            return None
+        key = identity(first.program, candidate), machine
+        if key not in MEMORY.general:
+            MEMORY.general.keep(key, _for_all(first.program, second.program, machine, observers, candidate))
+        known: tuple[Emitted, tuple[Decision, ...]] | None = MEMORY.general.get(key)
+        if known is not None and all(each.holds(first.given) for each in known[1]):
+            named = identity(program, candidate)
+            return replace(known[0], given=first.given, varying=varying, fingerprint=named)
+    return None
+
+
+def _for_all(
+    first: UProgram, second: UProgram, machine: Machine, observers: Sequence[Observer], candidate: Candidate
+) -> tuple[Emitted, tuple[Decision, ...]] | None:
+    """A program whose text is that of another one with other numbers, and the decisions on which it relies;
+    None if they differ."""
+    try:
+        with deciding() as decisions:
+            found = _emit(first, machine, observers, candidate, 0)
+        other = _emit(second, machine, observers, candidate, 0)
+    except (CocktailError, ValueError):  # shapes that do not fit each other are no program
         return None
-    key = identity(first.program, candidate), machine
-    if key not in MEMORY.general:
-        try:
-            found = [_emit(each.program, machine, observers, candidate, 0) for each in (first, second)]
-        except (CocktailError, ValueError):  # shapes that do not fit each other are no program
-            found = []
-        suits = found and found[0].source == found[1].source and suits_all(found[0].program)
-        MEMORY.general.keep(key, found[0] if suits else None)
-    known: Emitted | None = MEMORY.general.get(key)
-    if known is None:
-        return None
-    named = identity(program, candidate)
-    return replace(known, given=first.given, varying=varying, fingerprint=named)
+    suits = found.source == other.source and suits_all(found.program)
+    return (found, tuple(decisions.values())) if suits else None
 
 
 def schedule(

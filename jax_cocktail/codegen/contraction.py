@@ -117,7 +117,7 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
         outer = product.outer
         if emit_held(context, [(operator, o)]):
             return
-        few = min(product.rows.size, product.columns.size)
+        few = min(int(product.rows.size), int(product.columns.size))
         slim = context.target.holds and not outer and few <= BLOCK.few_rows
         with context.writer.nest([axis.size for axis in outer]) as indices:
             pointers = _pointers((a, b, o), product, indices)

@@ -38,7 +38,7 @@ def lane_nest(context: Context, axes: Axes) -> Iterator[None]:
             yield
         return
     last = axes[-1][1] if axes else 0
-    if axes and last < PROGRAM.parameter_lanes and not is_general(last):  # lanes want to know a short loop
+    if axes and not is_general(last) and last < PROGRAM.parameter_lanes:  # lanes want to know a short loop
         axes = [*axes[:-1], (axes[-1][0], int(last))]
     with writer.loops(axes, target.lanes if axes and axes[-1][1] > 1 else "", hoisted):
         yield

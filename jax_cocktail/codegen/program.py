@@ -82,7 +82,7 @@ def emit_program(
     compiled again. `places`: comments for readers say where in the user's program statements come from.
     `stamps`: those of a traced program, which has one more result.
     """
-    target, largest = machine.target, max((v.type.size for v in plan.layouts), default=0)
+    target, largest = machine.target, max((int(v.type.size) for v in plan.layouts), default=0)
     if target.index == "i32" and largest > MOST_ELEMENTS:
         raise UnsupportedError(f"an array of {largest} elements: a GPU program counts them in 32 bits")
     codes = first_codes(operators_in(program.entry))

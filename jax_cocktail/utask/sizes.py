@@ -14,8 +14,12 @@ another number, from `least` on (`schedule.general`).
 
 from __future__ import annotations
 
+import operator
+import sys
+import threading
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd, inf, prod
@@ -136,6 +140,18 @@ class Size(int):
 
     __radd__, __rmul__ = __add__, __mul__
 
+    def __lt__(self, other: int) -> bool:
+        return _noted(self, other, "<", int.__lt__(self, other))
+
+    def __le__(self, other: int) -> bool:
+        return _noted(self, other, "<=", int.__le__(self, other))
+
+    def __gt__(self, other: int) -> bool:
+        return _noted(self, other, ">", int.__gt__(self, other))
+
+    def __ge__(self, other: int) -> bool:
+        return _noted(self, other, ">=", int.__ge__(self, other))
+
     def _over(self, other: Size) -> int:
         """The quotient by another size, which is one term: exact if all terms have its atoms."""
         value, found = int(self) // int(other), list[Term]()
@@ -148,6 +164,66 @@ class Size(int):
                 left.remove(atom)
             found.append((tuple(left), n // scale))
         return _sum(found)
+
+
+# ---- decisions ---------------------------------------------------------------------------------------------
+
+_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+# These compare sizes to tell what is fast, or to bring arrays into an order. Whatever they decide is right.
+_ONLY_SPEED = (
+    *("cost", "device", "placement", "schedule.policy", "stitch.splitting", "utask.layout"),
+    *("schedule.memory.plan", "schedule.memory.sharing", "schedule.products"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A comparison of two numbers with its outcome: a program that was planned with it suits the calls in
+    which it has this outcome."""
+
+    left: int
+    right: int
+    how: str
+    outcome: bool
+
+    def holds(self, given: Mapping[Parameter, int]) -> bool:
+        return bool(_COMPARE[self.how](at(self.left, given), at(self.right, given))) == self.outcome
+
+
+class _Deciding(threading.local):
+    """Per thread: the decisions so far, by the forms of what was compared; None if nobody asks."""
+
+    found: dict[Hashable, Decision] | None = None
+
+
+_DECIDING = _Deciding()
+
+
+@contextmanager
+def deciding() -> Iterator[Mapping[Hashable, Decision]]:
+    """Collects the comparisons of general sizes that may come out otherwise in another call, and on which
+    more than speed depends."""
+    before, found = _DECIDING.found, dict[Hashable, Decision]()
+    _DECIDING.found = found
+    try:
+        yield found
+    finally:
+        _DECIDING.found = before
+
+
+def _noted(left: Size, right: object, how: str, outcome: bool) -> bool:
+    found = _DECIDING.found
+    if found is None or not isinstance(right, int):
+        return outcome
+    where = sys._getframe(2).f_globals.get("__name__", "").partition(".")[2]
+    if where.startswith(_ONLY_SPEED) or not (left.is_general or is_general(right)):
+        return outcome
+    if (how in "<=" and not outcome or how in ">=" and outcome) and int(right) <= 1 + (how in ("<", ">=")):
+        return outcome  # it has more than one element: a loop over them suits fewer as well
+    key = left.terms, right.terms if isinstance(right, Size) else int(right), how
+    if key not in found:
+        found[key] = Decision(left, right, how, outcome)
+    return outcome
 
 
 def _size(terms: tuple[Term, ...], value: int) -> Size:

@@ -47,7 +47,7 @@ def _joins(operator: UOperator, multiplied: set[Value]) -> bool:
     """True if an operator concatenates equal parts for a product and is too large to replicate."""
     if operator.kind != "concatenate" or operator.output not in multiplied:
         return False
-    if operator.output.type.nbytes <= PROGRAM.replicated_bytes:
+    if int(operator.output.type.nbytes) <= PROGRAM.replicated_bytes:
         return False
     axis = operator.number("dimension")
     lengths = {v.type.shape[axis] for v in operator.inputs}

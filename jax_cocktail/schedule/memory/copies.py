@@ -63,7 +63,7 @@ def _small_results(program: UProgram) -> Sequence[UOperator]:
     taken = {entry.parameters[k].type for k in program.donated}  # results may replace these operands
     made = [v for s in entry.body if isinstance(s, LoopUTask) and not s.parallel for v in s.outputs]
     small = [v for v in made if v in entry.results and v.type.size > 1 and v.type not in taken]
-    small = [v for v in small if v.type.nbytes <= PROGRAM.replicated_bytes]
+    small = [v for v in small if int(v.type.nbytes) <= PROGRAM.replicated_bytes]
     return [UOperator("copy", (v,), (fresh.make(v.type),)) for v in small]
 
 
@@ -116,7 +116,7 @@ def copied_carries(loop: LoopUTask, plan: MemoryPlan) -> list[int]:
 
 def _copied(source: Value, plan: MemoryPlan, target: Slot, build: Builder) -> Value:
     """A copy of the array: by all units, if each has a part worth it and all see the copy."""
-    large = source.type.nbytes > PROGRAM.replicated_bytes
+    large = int(source.type.nbytes) > PROGRAM.replicated_bytes
     if large and not {plan.slot(source).space, target.space} & _ONE_UNIT:
         parts = _Parts.of(source, plan.most_units)
         if parts is not None:

@@ -146,7 +146,7 @@ def sums_of(loop: LoopUTask, rows: Rows, products: Iterable[int], minimum_flops:
     kept = {v for n in products for v in loop.body.body[n].inputs}
     large = [s for s in found if _flops(loop, s) >= minimum_flops and _multiplies(loop, s)]
     stored = {v for s in large for v in s.operands if v not in kept and rows.array(v) is None}
-    if sum(v.type.nbytes for v in stored) > sum(loop.carried[s.carry].type.nbytes for s in large):
+    if sum(int(v.type.nbytes) for v in stored) > sum(int(loop.carried[s.carry].type.nbytes) for s in large):
         large = []
     kept.update(v for s in large for v in s.operands)
     return tuple(s for s in found if s in large or (not _multiplies(loop, s) and kept.issuperset(s.operands)))
