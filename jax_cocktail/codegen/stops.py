@@ -54,7 +54,8 @@ def checked_trips(context: Context, loop: LoopUTask) -> int:
     if not checked or any(isinstance(s, LoopUTask) for region in regions for s in walk(region)):
         return 1
     weight = sum(map(region_work, regions), Work()).weight
-    return int(min(max(_MOST_WORK / max(weight, 1.0), 1), _MOST_TRIPS))
+    trips = int(min(max(_MOST_WORK / max(weight, 1.0), 1), _MOST_TRIPS))
+    return 1 << (trips.bit_length() - 1)  # so that programs for several sizes have the same
 
 
 @contextmanager

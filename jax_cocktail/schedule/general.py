@@ -33,8 +33,8 @@ from jax_cocktail.utask.types import Value
 
 # For each range of numbers, its first one and numbers that stand for it: primes, which nothing divides, and
 # which are not near each other.
-_RANGES = ((33, (1031, 1223, 67, 79, 257, 307, 1039, 1229)), (2, (23, 29, 11, 13, 5, 7, 19, 31)))
-LEVELS = 3  # of pairs of them: what is decided for one may not suit numbers that are much smaller
+_RANGES = ((33, (1031, 1223, 67, 79, 131, 157, 257, 307)), (2, (23, 29, 11, 13, 5, 7, 19, 31)))
+LEVELS = 4  # of pairs of them: what is decided for one may not suit numbers that are much smaller
 
 @dataclass(frozen=True, slots=True)
 class General:

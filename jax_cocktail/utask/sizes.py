@@ -172,7 +172,7 @@ _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operato
 # These compare sizes to tell what is fast, or to bring arrays into an order. Whatever they decide is right.
 _ONLY_SPEED = (
     *("cost", "device", "placement", "schedule.policy", "stitch.splitting", "utask.layout"),
-    *("schedule.memory.plan", "schedule.memory.sharing", "schedule.products"),
+    *("schedule.memory.packing", "schedule.memory.plan", "schedule.memory.sharing", "schedule.products"),
 )
 
 

@@ -17,28 +17,32 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
   f32* const r0 = (f32*)(results[0]);
   f32* const r1 = (f32*)(results[1]);
   f32* const w0_f32 = (f32*)(workspace + 0);
-  for (i64 v3 = 0; v3 < size0; ++v3) {
-    if (ck_stops(unit, alarm, 0, v3)) return 0;
-    outlined0(r0, p0, w0_f32);
-    {
-      CK_LANES
-      for (i64 i0 = 0; i0 < 8; ++i0) {
-        const f32 t1 = w0_f32[i0 + 8];
-        const f32 t2 = ck_logistic(t1);
-        const f32 t3 = r1[i0];
-        const f32 t4 = t2 * t3;
-        const f32 t5 = w0_f32[i0];
-        const f32 t6 = ck_logistic(t5);
-        const f32 t7 = w0_f32[i0 + 16];
-        const f32 t8 = ck_tanh(t7);
-        const f32 t9 = t6 * t8;
-        const f32 t10 = t4 + t9;
-        const f32 t11 = w0_f32[i0 + 24];
-        const f32 t12 = ck_logistic(t11);
-        const f32 t13 = ck_tanh(t10);
-        const f32 t14 = t12 * t13;
-        r1[i0] = t10;
-        r0[i0] = t14;
+  i64 v3;
+  i64 v3_block;
+  for (v3_block = 0; v3_block < size0; v3_block += 32) {
+    if (ck_stops(unit, alarm, 0, v3_block)) return 0;
+    for (v3 = v3_block; v3 < (size0 - v3_block < 32 ? size0 : v3_block + 32); ++v3) {
+      outlined0(r0, p0, w0_f32);
+      {
+        CK_LANES
+        for (i64 i0 = 0; i0 < 8; ++i0) {
+          const f32 t1 = w0_f32[i0 + 8];
+          const f32 t2 = ck_logistic(t1);
+          const f32 t3 = r1[i0];
+          const f32 t4 = t2 * t3;
+          const f32 t5 = w0_f32[i0];
+          const f32 t6 = ck_logistic(t5);
+          const f32 t7 = w0_f32[i0 + 16];
+          const f32 t8 = ck_tanh(t7);
+          const f32 t9 = t6 * t8;
+          const f32 t10 = t4 + t9;
+          const f32 t11 = w0_f32[i0 + 24];
+          const f32 t12 = ck_logistic(t11);
+          const f32 t13 = ck_tanh(t10);
+          const f32 t14 = t12 * t13;
+          r1[i0] = t10;
+          r0[i0] = t14;
+        }
       }
     }
   }
