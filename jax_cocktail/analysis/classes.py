@@ -59,7 +59,7 @@ class AxisClass:
     @property
     def is_uniform(self) -> bool:
         """True if all axes have the same length and every tie holds for any parts of them."""
-        return self.extents == {self.parts} and self.outside <= self.extents
+        return set(map(int, self.extents)) == {int(self.parts)} >= set(map(int, self.outside))
 
     def longest(self, number: int) -> int:
         """The length of the longest of so many blocks: all are equal, or only the last one is shorter. 0 if

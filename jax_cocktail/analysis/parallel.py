@@ -417,6 +417,6 @@ def _kept_axes(operator: UOperator) -> list[int | None]:
     kept: list[int | None] = [None] * len(result)
     for tie in rule(operator).ties:
         (axis,), origin = tie.outputs, tie.inputs[0]
-        if origin is not None and source[origin] == result[axis] == tie.parts:
+        if origin is not None and source[origin] == result[axis] and int(result[axis]) == int(tie.parts):
             kept[axis] = origin
     return kept

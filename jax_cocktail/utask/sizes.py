@@ -140,6 +140,17 @@ class Size(int):
 
     __radd__, __rmul__ = __add__, __mul__
 
+    def __bool__(self) -> bool:
+        return _noted(self, 0, "!=", int(self) != 0)
+
+    def __eq__(self, other: object) -> bool:
+        return _noted(self, other, "==", int.__eq__(self, other))
+
+    def __ne__(self, other: object) -> bool:
+        return _noted(self, other, "!=", int.__ne__(self, other))
+
+    __hash__ = int.__hash__
+
     def __lt__(self, other: int) -> bool:
         return _noted(self, other, "<", int.__lt__(self, other))
 
@@ -168,7 +179,8 @@ class Size(int):
 
 # ---- decisions ---------------------------------------------------------------------------------------------
 
-_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_COMPARE = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le}
+_COMPARE |= {">": operator.gt, ">=": operator.ge}
 # These compare sizes to tell what is fast, or to bring arrays into an order. Whatever they decide is right.
 _ONLY_SPEED = (
     *("cost", "device", "placement", "schedule.policy", "stitch.splitting", "utask.layout"),
@@ -218,9 +230,16 @@ def _noted(left: Size, right: object, how: str, outcome: bool) -> bool:
     where = sys._getframe(2).f_globals.get("__name__", "").partition(".")[2]
     if where.startswith(_ONLY_SPEED) or not (left.is_general or is_general(right)):
         return outcome
-    if (how in "<=" and not outcome or how in ">=" and outcome) and int(right) <= 1 + (how in ("<", ">=")):
+    if how in ("==", "!="):
+        differ = outcome == (how == "!=")
+        if differ and int.__gt__(left, 1):
+            return outcome  # what is taken for different may be equal, and what has elements may have none
+    elif (how in "<=") != outcome and int(right) <= 1 + (how in ("<", ">=")):
         return outcome  # it has more than one element: a loop over them suits fewer as well
-    key = left.terms, right.terms if isinstance(right, Size) else int(right), how
+    other = right.terms if isinstance(right, Size) else int(right)
+    if left.terms == other:
+        return outcome
+    key = left.terms, other, how
     if key not in found:
         found[key] = Decision(left, right, how, outcome)
     return outcome
