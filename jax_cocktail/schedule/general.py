@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite, prod
 
-from jax_cocktail.analysis.lengths import axes_tied_to
+from jax_cocktail.analysis.lengths import axes_of_loops, axes_tied_to
 from jax_cocktail.schedule.launch_parameters import Marks
 from jax_cocktail.utask.ir import (
     Attribute,
@@ -67,6 +67,9 @@ def generalise(program: UProgram, varying: Collection[int], attempt: int = 0) ->
         places = [(k, d) for k, d in places if (program.entry.parameters[k], d) not in tied]
         taken.add(stand_in.value)
         given[stand_in] = number
+        if number in others.values():  # loops of so many trips make arrays, too
+            along = {axis for axis, n in axes_of_loops(program, 2).items() if n == number}
+            tied |= along
         marks = Marks({number: Size((((stand_in,), 1),))}, dict.fromkeys(tied, number), given)
         try:
             program = replace(program, entry=marks.entry(program.entry))
