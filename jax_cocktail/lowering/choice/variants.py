@@ -301,7 +301,7 @@ def varying_of(prepared: Translated, number: int) -> frozenset[int]:
 
 
 def varying_in(prepared: Translated) -> tuple[frozenset[int], ...]:
-    """The same for each program."""
+    """The positions of these numbers in each program."""
     return tuple(varying_of(prepared, n) for n in range(len(prepared.programs)))
 
 
