@@ -85,8 +85,8 @@ i64 LateUnits(i64 units, i64* left) {
     void* results[] = {cells};
     SetPause(Pause{});
     Entry entry = {Parts, CK_MOST_UNITS, 0, 0};
-    int code = 0;
-    wrong += !RunProgram(&entry, operands, results, {}, 0, &code) || code != 0;
+    End end = {};
+    wrong += !RunProgram(&entry, operands, results, {}, 0, &end) || end.code != 0;
     for (i64 cell : cells) wrong += cell != kRounds;
     bool fewer = lateness.last < units;
     *left += lateness.last < lateness.first;
@@ -163,9 +163,9 @@ void* Caller(void* argument) {
   const i64 counts[] = {1, 2, 3, 8, 12, 0};
   Entry entry = {Exchange, CK_MOST_UNITS, 0, 0};
   for (i64 call = 0; call < kCalls; ++call) {
-    int code = 0;
-    bool memory = RunProgram(&entry, nullptr, results, {nullptr, 100, 64, nullptr}, counts[call % 6], &code);
-    wrong += !memory || code != 0;
+    End end = {};
+    bool memory = RunProgram(&entry, nullptr, results, {nullptr, 100, 64, nullptr}, counts[call % 6], &end);
+    wrong += !memory || end.code != 0;
   }
   *static_cast<i64*>(argument) = wrong;
   return nullptr;
