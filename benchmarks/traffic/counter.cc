@@ -165,6 +165,11 @@ extern "C" void __tsan_vptr_update(void**, void*) {}
   }                                                                            \
   extern "C" T __tsan_atomic##BITS##_fetch_add(volatile T* at, T value, int) { \
     return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);                    \
+  }                                                                            \
+  extern "C" int __tsan_atomic##BITS##_compare_exchange_strong(                \
+      volatile T* at, T* expected, T value, int, int) {                        \
+    return __atomic_compare_exchange_n(at, expected, value, false,             \
+                                       __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);    \
   }
 CK_ATOMICS(32, u32)
 CK_ATOMICS(64, u64)

@@ -153,7 +153,7 @@ def test_units_share_rows_of_what_leaves_the_cache():
 @pytest.mark.parametrize("function", [normalised, gradients, shares])
 def test_shared_rows_give_the_bits_of_one_unit(function):
     x = np.random.default_rng(6).standard_normal((16384, 64), np.float32)
-    options = {"force": "cocktail", "scope": "memory_bound", "strict": True, "profile": "off"}
+    options = {"force": "cocktail", "scope": "memory_bound", "strict": True, "reproducible": True}
     found = [
         jax.tree.leaves(jax_cocktail.jit(function, options={**options, "units": n})(x)) for n in (1, 2, 3)
     ]
@@ -197,7 +197,7 @@ def test_shared_reads_give_the_bits_of_one_unit(function, rows):
     random = np.random.default_rng(8)
     given = [random.standard_normal((rows, 192), np.float32) for _ in range(2)]
     given[0][9, 1], given[1][5, 7] = np.inf, np.nan
-    options = {"force": "cocktail", "scope": "memory_bound", "strict": True, "profile": "off"}
+    options = {"force": "cocktail", "scope": "memory_bound", "strict": True, "reproducible": True}
     found = [
         jax.tree.leaves(jax_cocktail.jit(function, options={**options, "units": n})(*given))
         for n in (1, 2, 3)
