@@ -164,7 +164,7 @@ class Emitted:
     those of a traced program; `parameters`: those of the launch; `loops`: of each loop in which a call can be
     stopped, its number in `utask.ir.places_of_loops` of the translated program, or -1; `given`: the numbers
     of the call for the general ones, for which others stand in the program and the plan; `varying`: the
-    positions of those of the program (`schedule.general`).
+    positions of those of the program (`utask.numbers`).
     """
 
     program: UProgram
@@ -302,7 +302,8 @@ def emit(
       observers: are told of every pass.
       candidate: the way to compile it.
       trace: the level of the stamps of a traced program (see `codegen.stamps`); 0: it is not traced.
-      varying: the numbers (`schedule.general`) that other calls have otherwise: the text is to serve them.
+      varying: the positions of the numbers (`utask.numbers`) that other calls have otherwise: the text
+        is to serve them.
     """
     machine = with_threads(machine, candidate.threads)
     with uncollected():
@@ -329,11 +330,14 @@ def _emit_general(
     them in turn: what makes a difference for the text, or may vanish in a call, is not general. What passes
     have decided by comparing sizes must hold in the call as well."""
     for level in range(LEVELS):
-        first, second = (generalise(program, varying, 2 * level + n) for n in range(2))
-        if first is None or second is None:
+        first = generalise(program, varying, 2 * level)
+        if first is None:
             return None
         key = identity(first.program, candidate), machine
         if key not in MEMORY.general:
+            second = generalise(program, varying, 2 * level + 1)
+            if second is None:
+                return None
             MEMORY.general.keep(key, _for_all(first.program, second.program, machine, observers, candidate))
         known: tuple[Emitted, tuple[Decision, ...]] | None = MEMORY.general.get(key)
         if known is not None and all(each.holds(first.given) for each in known[1]):

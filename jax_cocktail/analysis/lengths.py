@@ -47,15 +47,12 @@ def axes_of_loops(program: UProgram, least: int) -> dict[Axis, int]:
     return {axis: length for axis, length in found.items() if union.find(axis) in roots}
 
 
-def axes_tied_to(program: UProgram, axes: Iterable[Axis]) -> tuple[frozenset[Axis], ...]:
-    """The axes that belong to some, which are of operands: those that belong together are in one set."""
-    union, found = _Union(), dict[Axis, set[Axis]]()
+def axes_tied_to(program: UProgram, axis: Axis) -> frozenset[Axis]:
+    """An axis of an operand, and the axes that must have its length."""
+    union = _Union()
     union.region(program.entry)
-    roots = {union.find(axis) for axis in axes}
-    for axis in list(union.parent):
-        if union.find(axis) in roots:
-            found.setdefault(union.find(axis), set()).add(axis)
-    return tuple(map(frozenset, found.values()))
+    root = union.find(axis)
+    return frozenset(each for each in list(union.parent) if union.find(each) == root)
 
 
 def _length(axis: Axis) -> int:

@@ -5,8 +5,9 @@ calls of a function with other shapes have programs that are alike but for some 
 change are then made general: in the place of each stands a size that all later passes see as one number, for
 which they plan, while the text of the program reads the number of the call when it starts.
 
-A program may be planned for a number in a way that does not suit others. So it is planned for two numbers,
-and only if both give the same text, no pass has made anything of their values.
+A program may be planned for a number in a way that does not suit others. So it is planned for two numbers:
+only if both give the same text, no pass has made anything of their values. What passes have decided by
+comparing sizes is noted (`sizes.deciding`), and must hold for the numbers of a call as well.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from jax_cocktail.utask.types import Value
 _RANGES = ((33, (1031, 1223, 67, 79, 131, 157, 257, 307)), (2, (23, 29, 11, 13, 5, 7, 19, 31)))
 LEVELS = 4  # of pairs of them: what is decided for one may not suit numbers that are much smaller
 
+
 @dataclass(frozen=True, slots=True)
 class General:
     """A program that is planned for numbers that stand for others, and those of the call."""
@@ -63,7 +65,7 @@ def generalise(program: UProgram, varying: Collection[int], attempt: int = 0) ->
         stand_in = _stand_in(number, attempt, taken)
         if stand_in is None:
             return None
-        (tied,) = axes_tied_to(program, [(value, axis)])
+        tied = axes_tied_to(program, (value, axis))
         places = [(k, d) for k, d in places if (program.entry.parameters[k], d) not in tied]
         taken.add(stand_in.value)
         given[stand_in] = number

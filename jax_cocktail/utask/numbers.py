@@ -9,7 +9,7 @@ from hashlib import sha256
 from struct import calcsize, pack, unpack
 from typing import TypeGuard
 
-from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, UProgram, is_a, walk
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, is_a, once, walk
 from jax_cocktail.utask.printer import print_program
 from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.types import Value
@@ -55,7 +55,20 @@ def encoded(number: Number, dtype: str) -> bytes:
 
 def family(program: UProgram) -> str:
     """The name of all programs that are like this one but for its numbers, and for what follows from them."""
+    known, key = _families(program.entry), (program.name, program.donated)
+    if key not in known:
+        known[key] = _family(program)
+    return known[key]
 
+
+@once
+def _families(entry: Region) -> dict[tuple[str, tuple[int, ...]], str]:
+    """Those of programs with this entry, by their names and what is donated: a compilation asks again and
+    again."""
+    return {}
+
+
+def _family(program: UProgram) -> str:
     def plain(statement: Statement) -> Statement:
         if not is_number(statement):
             return statement

@@ -1,15 +1,18 @@
-"""Programs over several devices, each run by stock XLA and by ours: `main` runs all of them on as
-many devices of the host as its argument says. Its last line says as JSON what is wrong with each."""
+"""Programs over several devices, each run by stock XLA and by ours: `main` runs those of some modules, on as
+many devices of the host as it is told. Its last line says as JSON what is wrong with each."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +22,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_cocktail
+from tests.process import python
 
 FORCED = {"force": "cocktail"}
 CASES: dict[str, Callable[[Mesh], None]] = {}
@@ -239,6 +243,11 @@ def measured_once(mesh: Mesh) -> None:
 
 @case
 def in_the_background(mesh: Mesh) -> None:
+    with TemporaryDirectory() as new, patch.dict(os.environ, JAX_COCKTAIL_CACHE_DIR=new):
+        _in_the_background(mesh)  # nothing changes over to what an earlier run has compiled
+
+
+def _in_the_background(mesh: Mesh) -> None:
     mapped = divided(lambda w, xs: recurrent(w, xs) * 2, mesh)
     jitted = jax_cocktail.jit(mapped, options={**FORCED, "compile": "background", "plans": "cached"})
     stock = jax.jit(mapped)(weights(), inputs(mesh))
@@ -337,12 +346,28 @@ def an_error_of_one_device(mesh: Mesh) -> None:
     agrees(mapped, few)  # what failed leaves nothing behind
 
 
-def main() -> None:
-    import tests.api.collective_loops  # noqa: F401 - it has more cases
+def cases_of(*modules: str) -> list[str]:
+    """The names of the cases of some modules."""
+    for each in modules:
+        import_module(each)
+    return [name for name, each in CASES.items() if each.__module__ in modules]
 
+
+@cache
+def wrong(devices: int, *modules: str) -> dict[str, str]:
+    """What is wrong with each case of some modules, in a process with so many devices."""
+    out = python(
+        f"from tests.api.several_devices import main; main({devices}, *{modules})",
+        XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}",
+    )
+    found: dict[str, str] = json.loads(out.splitlines()[-1])  # JAX prints lines of its own
+    return found
+
+
+def main(devices: int, *modules: str) -> None:
     mesh, wrong = Mesh(np.array(jax.devices()), ("d",)), dict[str, str]()
-    assert mesh.size == int(sys.argv[1])
-    for name in sys.argv[2:] or CASES:
+    assert mesh.size == devices
+    for name in cases_of(*modules):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", jax_cocktail.CocktailWarning)

@@ -12,8 +12,9 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.memory import MEMORY
+from tests.api.one_binary import HIDDEN, called, lstm
 
-HIDDEN, LENGTH = 24, 11
+LENGTH = 11
 SIZES = (5, 40, 2, 31, 32, 33, 131)  # the first two are what a family learns from
 MOST = 6  # programs: one for the first size, one for few and one for many, or more where something is decided
 
@@ -29,18 +30,6 @@ def own_cache(monkeypatch, tmp_path):
 def array(*shape, dtype=jnp.float32):
     values = np.random.default_rng(len(shape) + sum(shape)).normal(size=shape) * 0.4
     return jnp.asarray(values * 50 if dtype == jnp.int32 else values, dtype)
-
-
-def lstm(w, u, b, xs):
-    def step(carry, x):
-        h, c = carry
-        i, f, g, o = jnp.split(x @ w + h @ u + b, 4, axis=-1)
-        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-        h = jax.nn.sigmoid(o) * jnp.tanh(c)
-        return (h, c), h
-
-    zero = jnp.zeros((xs.shape[1], HIDDEN))
-    return lax.scan(step, (zero, zero), xs)
 
 
 def lstm_arguments(n):
@@ -141,18 +130,6 @@ OWN = {  # the geometry of convolutions is in the text, and two lengths that joi
     "image": (image, lambda n: (array(3, 3, 2, 2), array(n, 6, 5, 2))),
     "joined": (joined, lambda n: (array(n, HIDDEN), array(n, HIDDEN))),
 }
-
-
-def agree(ours, stock):
-    for mine, theirs in zip(jax.tree.leaves(ours), jax.tree.leaves(stock), strict=True):
-        scale = float(np.max(np.abs(theirs), initial=1))
-        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-5 * scale)
-
-
-def called(function, arguments, units=1, **options):
-    options = {"force": "cocktail", "units": units, "strict": True, **options}
-    ours = jax_cocktail.jit(function, options=options)(*arguments)
-    agree(ours, jax.jit(function)(*arguments))
 
 
 # Each in one way; the other ways take as long again.

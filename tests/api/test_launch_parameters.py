@@ -12,8 +12,9 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.memory import MEMORY
+from tests.api.one_binary import HIDDEN, agree, called, lstm
 
-BATCH, HIDDEN = 3, 24
+BATCH = 3
 LENGTHS = (1, 50, 3, 14, HIDDEN)  # every second one in two units
 
 
@@ -27,18 +28,6 @@ def counters(monkeypatch, tmp_path):
 
 def array(*shape):
     return jnp.asarray(np.random.default_rng(sum(shape)).normal(size=shape) * 0.4, jnp.float32)
-
-
-def lstm(w, u, b, xs, reverse=False):
-    def step(carry, x):
-        h, c = carry
-        i, f, g, o = jnp.split(x @ w + h @ u + b, 4, axis=-1)
-        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-        h = jax.nn.sigmoid(o) * jnp.tanh(c)
-        return (h, c), h
-
-    zero = jnp.zeros((xs.shape[1], HIDDEN))
-    return lax.scan(step, (zero, zero), xs, reverse=reverse)
 
 
 def weights():
@@ -55,19 +44,6 @@ gradient = jax.grad(loss, (0, 1, 2, 3))
 
 def decay(xs, reverse=False):
     return lax.scan(lambda c, x: (0.9 * c + x, jnp.tanh(c)), jnp.zeros(xs.shape[1:]), xs, reverse=reverse)
-
-
-def agree(ours, stock):
-    for mine, theirs in zip(jax.tree.leaves(ours), jax.tree.leaves(stock), strict=True):
-        scale = float(np.max(np.abs(theirs), initial=1))
-        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-5 * scale)
-
-
-def called(function, arguments, units=1):
-    options = {"force": "cocktail", "units": units, "strict": True}
-    ours = jax_cocktail.jit(function, options=options)(*arguments)
-    agree(ours, jax.jit(function)(*arguments))
-    return ours
 
 
 def counted():

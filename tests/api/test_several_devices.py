@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-import tests.api.collective_loops  # noqa: F401 - it has more cases
-from tests.api.several_devices import CASES
+from tests.api.several_devices import cases_of, wrong
 from tests.process import python
 
-
-@cache
-def wrong(devices: int) -> dict[str, str]:
-    """What is wrong with each case, in a process with so many devices."""
-    out = python(
-        f"import sys; sys.argv[1:] = ['{devices}']; from tests.api.several_devices import main; main()",
-        XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}",
-    )
-    found: dict[str, str] = json.loads(out.splitlines()[-1])  # JAX prints lines of its own
-    return found
+MODULES = ("tests.api.several_devices", "tests.api.collective_loops")
 
 
 @pytest.mark.parametrize("devices", [2, 8])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases_of(*MODULES))
 def test_devices(name: str, devices: int) -> None:
-    assert not wrong(devices)[name], wrong(devices)[name]
+    assert not wrong(devices, *MODULES)[name], wrong(devices, *MODULES)[name]
 
 
 LATER = """

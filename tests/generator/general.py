@@ -40,5 +40,5 @@ def _axis(task: Task) -> frozenset[int] | None:
     axes = [(value, d) for value in operands for d, n in enumerate(value.type.shape) if n > 1]
     if not axes:
         return None
-    (tied,) = axes_tied_to(task.program, [draw.of(axes)])
+    tied = axes_tied_to(task.program, draw.of(axes))
     return frozenset(k for k, (where, _) in enumerate(numbers_of(task.program)) if where in tied)
