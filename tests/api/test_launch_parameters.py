@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 from jax import lax
 
 import jax_cocktail
+from jax_cocktail.lowering.choice import request, variants
 from jax_cocktail.memory import MEMORY
 from tests.api.one_binary import HIDDEN, agree, called, lstm
 
@@ -62,6 +64,19 @@ def test_a_new_length_is_not_compiled(function, units):
     for number, length in enumerate((141, 192, 200), 1):
         called(function, (*arguments, array(length, BATCH, HIDDEN)), units)
         assert counted() == (1, number)
+
+
+@pytest.mark.all_candidates
+@pytest.mark.parametrize("which", range(4))
+def test_another_length_keeps_the_way_of_the_first(which, monkeypatch):
+    """The model may rank ways that are alike otherwise for another length."""
+    arguments, every = weights(), variants.candidates
+    with monkeypatch.context() as patch:
+        patch.setattr(variants, "candidates", lambda *given: every(*given)[which:][:1])
+        called(lstm, (*arguments, array(160, BATCH, HIDDEN)), 2)
+    monkeypatch.setattr(request, "MODEL", replace(request.MODEL, alike=100))
+    called(lstm, (*arguments, array(141, BATCH, HIDDEN)), 2)
+    assert counted() == (1, 1)
 
 
 def hidden(*arguments):

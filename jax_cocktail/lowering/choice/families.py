@@ -24,12 +24,13 @@ FOLDER = "families"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The numbers of the first program that was compiled, as text, the positions of those that vary, and the
-    candidate of the first program for any of them."""
+    """The numbers of the first program that was compiled, as text, and its candidate; the positions of those
+    that vary, and the candidate of the first program for any of them."""
 
     numbers: tuple[str, ...]
+    first: Candidate
     varying: tuple[int, ...] = ()
-    candidate: Candidate | None = None
+    general: Candidate | None = None
 
 
 _STORE = Store(Family, FOLDER)
@@ -54,23 +55,23 @@ def varying(program: UProgram, machine: Machine) -> frozenset[int]:
     return frozenset(known.varying)
 
 
-def keep(program: UProgram, machine: Machine, general: Candidate | None = None) -> None:
-    """Remembers a program that was compiled: others of its family are compared with it. `general`: the
-    candidate, if it serves any numbers."""
+def keep(program: UProgram, machine: Machine, candidate: Candidate, general: bool) -> None:
+    """Remembers a program that was compiled: others of its family are compared with it. `general`: it serves
+    any numbers."""
     if machine.is_gpu:
         return
     key = family(program)
     known = _load(key)
     if known is None:
-        _keep(key, Family(tuple(map(repr, numbers(program)))))
-    elif general is not None and known.candidate is None:
-        _keep(key, replace(known, candidate=general))
+        _keep(key, Family(tuple(map(repr, numbers(program))), candidate))
+    elif general and known.general is None:
+        _keep(key, replace(known, general=candidate))
 
 
-def candidate(program: UProgram) -> Candidate | None:
-    """The candidate of the first program of the family that serves any numbers."""
+def candidates(program: UProgram) -> frozenset[Candidate]:
+    """The candidates of the first program of the family, and of the first one that serves any numbers."""
     known = _load(family(program))
-    return None if known is None else known.candidate
+    return frozenset() if known is None else frozenset({known.first, known.general or known.first})
 
 
 def near(programs: Sequence[UProgram], varying: Sequence[frozenset[int]]) -> str:

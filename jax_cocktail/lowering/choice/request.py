@@ -23,6 +23,7 @@ from jax_cocktail.lowering.choice.variants import (
     Prepared,
     Translated,
     device_of,
+    has_text,
     possible,
     prepare,
     program_keys,
@@ -274,15 +275,16 @@ def known_survey(
 
 
 def _familiar(prepared: Translated, found: Survey) -> Survey:
-    """The survey with one plan, if a program for any sizes was built in this way before, and no other way is
+    """The survey with one plan, if its programs were built for other sizes or for any, and no other way is
     surely better: each size would build its own."""
     if plan_cache.are_built(program_keys(prepared, found.best)) or not any(varying_in(prepared)):
         return found
     from jax_cocktail.lowering.choice import families
 
-    first = families.candidate(prepared.programs[0])
-    for plan, seconds in zip(found.plans, found.seconds, strict=True) if first else ():
-        if plan.candidate == first and seconds <= MODEL.alike * min(found.seconds):
+    known = families.candidates(prepared.programs[0])
+    for plan, seconds in zip(found.plans, found.seconds, strict=True):
+        alike = plan.candidate in known and seconds <= MODEL.alike * min(found.seconds)
+        if alike and has_text(prepared, plan):
             return replace(found, plans=(plan,), seconds=(seconds,))
     return found
 

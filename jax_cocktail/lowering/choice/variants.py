@@ -314,6 +314,11 @@ def to_build(prepared: Translated, candidate: Candidate, number: int) -> Emitted
     return emit(prepared.programs[number], prepared.machine, candidate=candidate, varying=varying)
 
 
+def has_text(prepared: Translated, plan: Plan) -> bool:
+    """True if what a plan builds was built before, for these numbers or others."""
+    return all(is_built(to_build(prepared, plan.candidate, n)) for n in prepared.taken(plan))
+
+
 def emitted(prepared: Translated, candidate: Candidate, number: int) -> Emitted:
     """A program for the numbers of the call."""
     key = candidate, number
@@ -398,8 +403,7 @@ def _kept(prepared: Prepared, part: Part, made: Artifact, mark: Mark) -> Executa
     plan_cache.count(made)
     from jax_cocktail.lowering.choice import families
 
-    general = part[0] if made.emitted.given else None
-    families.keep(prepared.programs[part[1]], prepared.machine, general)
+    families.keep(prepared.programs[part[1]], prepared.machine, part[0], bool(made.emitted.given))
     if mark.options.plans != FRESH:
         plan_cache.add_program(_program_key(prepared, *part), made)
     return made.executable
