@@ -101,7 +101,7 @@ def cocktail_test_folder(targets = ["cpu"], rocm = [], long = [], data = [], dep
         srcs = native.glob(["test_*.py"]),
         args = ["--collect-only"],
         deps = [":support"],
-        size = "small",
+        size = "medium",
     )
     for source in native.glob(["test_*.py"]):
         cocktail_test(
