@@ -1,6 +1,7 @@
 // Which calls may run. A call carries machine code, and a program reads and writes what it was compiled for,
 // so a call runs only if
-//   - its digest is the SHA-256 of how it is launched, of its signature and of the SHA-256 of its binary,
+//   - its digest is the SHA-256 of how it is launched, of its signature, of the SHA-256 of its binary and of
+//     its forms (runtime_forms.h), if it has them,
 //   - the process permits this digest (jax_cocktail/runtime/trust.py decides),
 //   - the buffers that it passes are those of its signature.
 #ifndef COCKTAIL_RUNTIME_TRUST_H
@@ -9,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "runtime_forms.h"
 #include "runtime_sha256.h"
 #include "xla/ffi/api/c_api.h"
 
@@ -21,12 +23,6 @@
   "module was changed: compile it again"
 
 namespace {
-
-// The numbers of an attribute.
-struct Numbers {
-  const int64_t* numbers;
-  size_t size;
-};
 
 // The number of operands, of results and of pairs that share memory. Then of every operand and result the
 // type, the rank and the dimensions; then of every pair the operand and the result.
@@ -42,7 +38,7 @@ const XLA_FFI_Buffer* BufferOf(const XLA_FFI_CallFrame* frame, int64_t number) {
   return static_cast<const XLA_FFI_Buffer*>(*place);
 }
 
-bool Fits(const Signature& signature, const XLA_FFI_CallFrame* frame) {
+bool Fits(const Signature& signature, const XLA_FFI_CallFrame* frame, const Values& values = {}) {
   const int64_t* next = signature.numbers;
   const int64_t* const end = next + signature.size;
   int64_t operands = frame->args.size, results = frame->rets.size;
@@ -55,7 +51,7 @@ bool Fits(const Signature& signature, const XLA_FFI_CallFrame* frame) {
     next += 2;
     if (end - next < buffer->rank) return false;
     for (int64_t d = 0; d < buffer->rank; ++d) {
-      if (*next++ != buffer->dims[d]) return false;
+      if (values.Of(*next++) != buffer->dims[d]) return false;
     }
   }
   if ((end - next) % 2 != 0 || (end - next) / 2 != pairs) return false;
@@ -72,7 +68,7 @@ struct Digests {
 };
 
 Digests DigestsOf(const void* launch, size_t launch_bytes, const Signature& signature, const uint8_t* binary,
-                  size_t binary_size) {
+                  size_t binary_size, const Numbers& forms = {}) {
   Digests digests;
   Sha256 of_binary, of_call;
   of_binary.Add(binary, binary_size);
@@ -80,6 +76,7 @@ Digests DigestsOf(const void* launch, size_t launch_bytes, const Signature& sign
   of_call.Add(launch, launch_bytes);
   of_call.Add(signature.numbers, signature.size * sizeof(int64_t));
   of_call.Add(digests.binary, 64);
+  if (forms.size > 0) of_call.Add(forms.numbers, forms.size * sizeof(int64_t));
   of_call.Finish(digests.call);
   return digests;
 }

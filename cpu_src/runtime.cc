@@ -10,8 +10,9 @@
 //
 // Attributes of the call (XLA sorts them by name):
 //   binary            u8 array  the program's shared object
-//   digest            string    of launch, signature and binary (runtime_trust.h)
+//   digest            string    of launch, signature, binary and forms (runtime_trust.h)
 //   failures          string    of a program that can fail: one line of text for each of its error codes
+//   forms             i64[]     optional: numbers that follow from the operands' shapes (runtime_forms.h)
 //   launch            i64[]     see Launch; the launch parameters follow
 //   log               string    optional: its name; the program tells when it begins and ends (runtime_log.h)
 //   loops             string    a line of text for each loop in which it can be stopped (runtime_stop.h)
@@ -47,9 +48,10 @@ struct Launch {
 struct State {
   Program* program;
   Launch launch;
-  Signature signature;   // of numbers that follow the state in memory
-  const int64_t* sizes;  // the launch parameters, which follow these
-  const char* name;      // behind them; null: its calls are silent
+  Signature signature;  // of numbers that follow the state in memory
+  Numbers sizes;        // the launch parameters, which follow these
+  Numbers forms;        // behind them
+  const char* name;     // behind these; null: its calls are silent
   int name_size;
 };
 
@@ -61,26 +63,30 @@ void DeleteState(void* state) {
   free(state);
 }
 
-// Takes over the caller's use of the program. `launch`: `count` numbers, a Launch and the launch parameters.
-// nullptr: there is no memory.
-State* NewState(Program* program, const int64_t* launch, size_t count, const Signature& signature,
+// Takes over the caller's use of the program. `launch`: a Launch and the launch parameters. nullptr: there is
+// no memory.
+State* NewState(Program* program, const Numbers& launch, const Signature& signature, const Numbers& forms,
                 const XLA_FFI_ByteSpan* name) {
-  size_t bytes = signature.size * sizeof(int64_t), name_size = name == nullptr ? 0 : name->len;
-  size_t more = count * sizeof(int64_t) - sizeof(Launch);
-  auto* state = static_cast<State*>(malloc(sizeof(State) + bytes + more + name_size));
+  const size_t head = sizeof(Launch) / sizeof(int64_t), name_size = name == nullptr ? 0 : name->len;
+  const Numbers parts[] = {signature, {launch.numbers + head, launch.size - head}, forms};
+  size_t count = 0;
+  for (const Numbers& part : parts) count += part.size;
+  auto* state = static_cast<State*>(malloc(sizeof(State) + count * sizeof(int64_t) + name_size));
   if (state == nullptr) {
     ReleaseProgram(program);
     return nullptr;
   }
-  auto* numbers = reinterpret_cast<int64_t*>(state + 1);
-  int64_t* sizes = numbers + signature.size;
-  memcpy(numbers, signature.numbers, bytes);
-  memcpy(sizes, reinterpret_cast<const char*>(launch) + sizeof(Launch), more);
-  char* copy = reinterpret_cast<char*>(sizes) + more;
-  if (name_size > 0) memcpy(copy, name->ptr, name_size);
-  if (name_size == 0) copy = nullptr;
-  *state = State{program, {}, {numbers, signature.size}, sizes, copy, int(name_size)};
-  memcpy(&state->launch, launch, sizeof(Launch));
+  auto* next = reinterpret_cast<int64_t*>(state + 1);
+  Numbers copies[3];
+  for (int k = 0; k < 3; ++k) {
+    if (parts[k].size > 0) memcpy(next, parts[k].numbers, parts[k].size * sizeof(int64_t));
+    copies[k] = {next, parts[k].size};
+    next += parts[k].size;
+  }
+  char* copy = name_size > 0 ? reinterpret_cast<char*>(next) : nullptr;
+  if (copy != nullptr) memcpy(copy, name->ptr, name_size);
+  *state = State{program, {}, copies[0], copies[1], copies[2], copy, int(name_size)};
+  memcpy(&state->launch, launch.numbers, sizeof(Launch));
   return state;
 }
 
@@ -102,11 +108,18 @@ XLA_FFI_Error* FailStopped(XLA_FFI_CallFrame* frame, const End& end) {
   return Fail(frame, late ? XLA_FFI_Error_Code_DEADLINE_EXCEEDED : XLA_FFI_Error_Code_CANCELLED, text);
 }
 
-XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
-  if (!Fits(state->signature, frame)) {
+// Runs a call with the values of its forms.
+XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state, const Values& values) {
+  if (!Fits(state->signature, frame, values)) {
     return Fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT, "jax_cocktail: " CK_MISFIT);
   }
   const Launch& launch = state->launch;
+  const int64_t* sizes = state->sizes.numbers;
+  if (values.count > 0) {
+    auto* own = static_cast<int64_t*>(__builtin_alloca(state->sizes.size * sizeof(int64_t) + 1));
+    for (size_t k = 0; k < state->sizes.size; ++k) own[k] = values.Of(sizes[k]);
+    sizes = own;
+  }
   int64_t num_inputs = frame->args.size, num_outputs = frame->rets.size;
   size_t num_bytes = size_t(num_inputs + num_outputs + 1) * sizeof(void*);
   void** inputs = static_cast<void**>(__builtin_alloca(num_bytes));
@@ -124,9 +137,9 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
     }
     workspace = static_cast<unsigned char*>(outputs[num_outputs - 1]);
   }
-  int64_t lent = launch.workspace_result ? 0 : launch.workspace;
+  int64_t lent = launch.workspace_result ? 0 : values.Of(launch.workspace);
   End end = {};
-  const Given given = {workspace, lent, launch.own_bytes, reinterpret_cast<const i64*>(state->sizes)};
+  const Given given = {workspace, lent, values.Of(launch.own_bytes), reinterpret_cast<const i64*>(sizes)};
   Logged logged(state->name, state->name_size);
   if (!RunProgram(&state->program->entry, inputs, outputs, given, 0, &end)) {
     return Fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "jax_cocktail: no memory for the workspace");
@@ -149,6 +162,16 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
   return Fail(frame, XLA_FFI_Error_Code_INTERNAL, text);
 }
 
+// Evaluates the forms of a call.
+XLA_FFI_Error* RunAnySize(XLA_FFI_CallFrame* frame, const State* state) {
+  const int64_t count = state->forms.numbers[0];
+  auto* values = static_cast<int64_t*>(__builtin_alloca(size_t(count) * sizeof(int64_t) + 1));
+  if (!FormReader(state->forms, frame).Evaluate(values, count)) {
+    return Fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT, "jax_cocktail: " CK_MISFIT);
+  }
+  return Run(frame, state, {values, count});
+}
+
 }  // namespace
 
 CK_EXPORT XLA_FFI_Error* ck_cpu_instantiate(XLA_FFI_CallFrame* frame) {
@@ -166,8 +189,14 @@ CK_EXPORT XLA_FFI_Error* ck_cpu_instantiate(XLA_FFI_CallFrame* frame) {
   }
   auto* launch = static_cast<const int64_t*>(numbers->data);
   Signature signature = {static_cast<const int64_t*>(signed_for->data), signed_for->size};
+  auto* formed = ArrayAttribute(frame, "forms", XLA_FFI_DataType_S64);
+  Numbers forms = {};
+  if (formed != nullptr) forms = {static_cast<const int64_t*>(formed->data), formed->size};
+  if (forms.size > 0 && (forms.numbers[0] < 0 || size_t(forms.numbers[0]) > forms.size)) {
+    return Fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT, "jax_cocktail: " CK_MISFIT);
+  }
   auto* data = static_cast<const uint8_t*>(binary->data);
-  Digests actual = DigestsOf(launch, numbers->size * sizeof(int64_t), signature, data, binary->size);
+  Digests actual = DigestsOf(launch, numbers->size * sizeof(int64_t), signature, data, binary->size, forms);
   char problem[1024] = "", text[1200];
   Program* program = nullptr;
   XLA_FFI_Error_Code code = XLA_FFI_Error_Code_FAILED_PRECONDITION;
@@ -188,7 +217,7 @@ CK_EXPORT XLA_FFI_Error* ck_cpu_instantiate(XLA_FFI_CallFrame* frame) {
     return Fail(frame, code, text);
   }
   auto* name = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "log", XLA_FFI_AttrType_STRING));
-  State* state = NewState(program, launch, numbers->size, signature, name);
+  State* state = NewState(program, {launch, numbers->size}, signature, forms, name);
   if (state == nullptr) {
     return Fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "jax_cocktail: out of memory");
   }
@@ -214,7 +243,8 @@ CK_EXPORT XLA_FFI_Error* ck_cpu_execute(XLA_FFI_CallFrame* frame) {
   args.type_id = &state_type_id;
   XLA_FFI_Error* error = frame->api->XLA_FFI_State_Get(&args);
   if (error != nullptr) return error;
-  return Run(frame, static_cast<const State*>(args.state));
+  auto* state = static_cast<const State*>(args.state);
+  return state->forms.size > 0 ? RunAnySize(frame, state) : Run(frame, state, {});
 }
 
 // For jax.ffi.register_ffi_type, which must precede the registration of the handlers and fills in the id.

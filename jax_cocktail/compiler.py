@@ -164,7 +164,8 @@ class Emitted:
     those of a traced program; `parameters`: those of the launch; `loops`: of each loop in which a call can be
     stopped, its number in `utask.ir.places_of_loops` of the translated program, or -1; `given`: the numbers
     of the call for the general ones, for which others stand in the program and the plan; `varying`: the
-    positions of those of the program (`utask.numbers`).
+    positions of those of the program (`utask.numbers`); `decisions`: on which it relies in calls with other
+    numbers; `general`: the translated program with those that stand for others.
     """
 
     program: UProgram
@@ -181,6 +182,8 @@ class Emitted:
     loops: tuple[int, ...] = ()
     given: Mapping[Parameter, int] = field(default_factory=dict)
     varying: frozenset[int] = frozenset()
+    decisions: tuple[Decision, ...] = ()
+    general: UProgram | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -333,7 +336,7 @@ def _emit_general(
         first = generalise(program, varying, 2 * level)
         if first is None:
             return None
-        key = identity(first.program, candidate), machine
+        key = identity(first.program, candidate), machine, *first.given  # what stands for a few may be large
         if key not in MEMORY.general:
             second = generalise(program, varying, 2 * level + 1)
             if second is None:
@@ -341,8 +344,8 @@ def _emit_general(
             MEMORY.general.keep(key, _for_all(first.program, second.program, machine, observers, candidate))
         known: tuple[Emitted, tuple[Decision, ...]] | None = MEMORY.general.get(key)
         if known is not None and all(each.holds(first.given) for each in known[1]):
-            named = identity(program, candidate)
-            return replace(known[0], given=first.given, varying=varying, fingerprint=named)
+            found = replace(known[0], given=first.given, varying=varying, decisions=known[1])
+            return replace(found, general=first.program, fingerprint=identity(program, candidate))
     return None
 
 

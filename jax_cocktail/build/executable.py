@@ -20,6 +20,10 @@ class Executable:
     `launch`: how a GPU runs it, None for the CPU; `stamps`: those of a traced program; `own_bytes`: memory of
     each unit; `sizes`: the launch parameters; `loops`: see `compiler.Emitted`; `varying`: the numbers
     (`schedule.general`) for which it serves other calls as well.
+
+    `forms`: of a program for symbolic sizes, what the runtime evaluates in each call (`utask.forms`); then
+    `shapes` are those of the operands and results, and in them, in `sizes`, `workspace_bytes` and `own_bytes`
+    a negative number stands for a form.
     """
 
     binary: bytes
@@ -34,3 +38,5 @@ class Executable:
     sizes: tuple[int, ...] = ()
     loops: tuple[int, ...] = ()
     varying: tuple[int, ...] = ()
+    forms: tuple[int, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()

@@ -55,7 +55,7 @@ def checked_trips(context: Context, loop: LoopUTask) -> int:
         return 1
     weight = sum(map(region_work, regions), Work()).weight
     trips = int(min(max(_MOST_WORK / max(weight, 1.0), 1), _MOST_TRIPS))
-    return 1 << (trips.bit_length() - 1)  # so that programs for several sizes have the same
+    return 1 << (trips.bit_length() - 1) // 3 * 3  # programs for several sizes have the same, where they can
 
 
 @contextmanager

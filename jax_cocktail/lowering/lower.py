@@ -11,6 +11,7 @@ from jax_cocktail.lowering.choice.request import Request
 from jax_cocktail.lowering.edge import gpu_call, notices
 from jax_cocktail.lowering.edge.intercept import Outcome
 from jax_cocktail.lowering.edge.meshes import ALONE, Place, agreed, parts_in
+from jax_cocktail.lowering.edge.symbolic import has_symbolic_sizes
 from jax_cocktail.lowering.run import background
 from jax_cocktail.lowering.state import STATE, Mark, call, calling, go_on, in_callback, in_state
 from jax_cocktail.primitives.jaxprs import equations_in, names_axes
@@ -51,7 +52,7 @@ def _lowered(request: Request, obstacle: str) -> Outcome:
         choice = None if obstacle else _in_parts(request)
         if choice is None:
             refusal = _refusal(request, obstacle or request.place.obstacle)
-            choice = choose(request) if refusal is None else Choice(closed, STATE.stock, refusal)
+            choice = _whole(request) if refusal is None else Choice(closed, STATE.stock, refusal)
         if choice.jaxpr is request.closed and request.force != "auto":  # else what was timed runs
             choice = replace(choice, jaxpr=closed)
     except (StalePlanError, StrictModeError):
@@ -66,6 +67,15 @@ def _lowered(request: Request, obstacle: str) -> Outcome:
 
         STATE.reports.append(finished(choice.report, platform, mark.options.gpu_arch))
     return choice
+
+
+def _whole(request: Request) -> Choice:
+    """The choice for a call without parts."""
+    if not has_symbolic_sizes(request.closed):
+        return choose(request)
+    from jax_cocktail.lowering.choice.symbolic import choose_symbolic  # few calls are exported for any size
+
+    return choose_symbolic(request)
 
 
 def _with_less_communication(request: Request) -> Request:

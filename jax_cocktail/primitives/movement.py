@@ -173,6 +173,13 @@ def iota(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Val
     return builder.emit("iota", (), result.dtype, result.shape, dimension=int(equation.params["dimension"]))
 
 
+@rule("dim_as_value")
+def size(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    """A symbolic size as a number, of which the sample is compiled (`lowering.edge.symbolic`)."""
+    result = output_type(equation)
+    return builder.full(int(equation.params["dim"]), result.dtype, result.shape)
+
+
 @rule("empty", "empty2", "zeros_like")
 def zeros(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     """Fills `empty` with zeros. JAX leaves it unspecified but does the same on the CPU; users may read it."""

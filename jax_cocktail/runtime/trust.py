@@ -57,13 +57,14 @@ def signature(
     return tuple(numbers)
 
 
-def digest_of(launch: Sequence[int], signed: Sequence[int], binary: str) -> str:
+def digest_of(launch: Sequence[int], signed: Sequence[int], binary: str, forms: Sequence[int] = ()) -> str:
     """The digest of a call. `launch`: how the binary is launched; `signed`: its `signature`; `binary`: the
-    digest of the binary."""
+    digest of the binary; `forms`: see `utask.forms`."""
     digest = hashlib.sha256()
     for numbers in (launch, signed):
         digest.update(np.asarray(numbers, "<i8").tobytes())
     digest.update(binary.encode())
+    digest.update(np.asarray(forms, "<i8").tobytes())
     return digest.hexdigest()
 
 

@@ -32,10 +32,14 @@ from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.sizes import Parameter, Size, at, is_general, least_of, sized
 from jax_cocktail.utask.types import Value
 
-# For each range of numbers, its first one and numbers that stand for it: primes, which nothing divides, and
-# which are not near each other.
-_RANGES = ((33, (1031, 1223, 67, 79, 131, 157, 257, 307)), (2, (23, 29, 11, 13, 5, 7, 19, 31)))
-LEVELS = 4  # of pairs of them: what is decided for one may not suit numbers that are much smaller
+# For each range of numbers, its first one and groups of numbers that stand for it: primes, which nothing
+# divides, and which are not near each other. What is decided for one group may not suit numbers that are much
+# smaller. What is decided for the last group of a few suits larger numbers, and seldom depends on them.
+RANGES = (
+    (33, ((1031, 1223, 1361, 1489), (67, 79, 97, 103), (131, 157, 173, 181), (257, 307, 331, 349))),
+    (2, ((23, 29, 19, 31), (11, 13, 17, 19), (5, 7, 3, 11), (19, 31, 17, 13), (1117, 1319, 1451, 1553))),
+)
+LEVELS = 5  # of groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,12 @@ def generalise(program: UProgram, varying: Collection[int], attempt: int = 0) ->
     Args:
       program: a translated program.
       varying: the positions in `numbers` of those that other calls have otherwise.
-      attempt: from 0; each has other numbers that stand for them.
+      attempt: from 0; two of each level, which has other numbers that stand for them.
     """
     found = [item for k, item in enumerate(numbers_of(program)) if k in varying]
     others = {where.id: number for where, number in found if isinstance(where, Value)}
     places = [(program.entry.parameters.index(at[0]), at[1]) for at, _ in found if isinstance(at, tuple)]
-    taken, given = set(_integers(program)), dict[Parameter, int]()
+    taken, given = set(integers(program)), dict[Parameter, int]()
     while places:
         operand, axis = places[0]
         value = program.entry.parameters[operand]
@@ -82,11 +86,11 @@ def generalise(program: UProgram, varying: Collection[int], attempt: int = 0) ->
 
 def _stand_in(number: int, attempt: int, taken: Collection[int]) -> Parameter | None:
     """The parameter that stands for a number. `taken`: what the program has."""
-    most = 0
-    for first, primes in _RANGES:
+    most, (level, second) = 0, divmod(attempt, 2)
+    for first, groups in RANGES:
         if number >= first:
-            free = [n for n in primes if n not in taken]
-            return Parameter(free[attempt], least=first, most=most) if attempt < len(free) else None
+            free = [n for n in groups[level] if n not in taken] if level < len(groups) else []
+            return Parameter(free[second], least=first, most=most) if second < len(free) else None
         most = first - 1
     return None
 
@@ -99,7 +103,7 @@ def suits_all(program: UProgram) -> bool:
     return all(n > 1 and least_of(n) > -1 for n in lengths if is_general(n))
 
 
-def _integers(program: UProgram) -> Iterator[int]:
+def integers(program: UProgram) -> Iterator[int]:
     """The lengths of all axes, the trips of loops, and the integers among constants and attributes."""
     yield from (int(n) for value in defined_in(program.entry) for n in value.type.shape)
     yield from (int(number) for number in numbers(program) if isfinite(number))

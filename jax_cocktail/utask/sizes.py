@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd, inf, prod
+from typing import Any
 
 MOST_TERMS = 8  # of a form; a longer one is forgotten, but for general ones: memory must suffice in all calls
 
@@ -180,6 +181,7 @@ class Size(int):
 # ---- decisions ---------------------------------------------------------------------------------------------
 
 _COMPARE = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le}
+COMPARISONS = tuple(_COMPARE)  # enum Comparison of the runtime
 _COMPARE |= {">": operator.gt, ">=": operator.ge}
 # These compare sizes to tell what is fast, or to bring arrays into an order. Whatever they decide is right.
 _ONLY_SPEED = (
@@ -199,7 +201,11 @@ class Decision:
     outcome: bool
 
     def holds(self, given: Mapping[Parameter, int]) -> bool:
-        return bool(_COMPARE[self.how](at(self.left, given), at(self.right, given))) == self.outcome
+        return bool(self.tested(given))
+
+    def tested(self, given: Mapping[Parameter, Any]) -> Any:
+        """True where the comparison has this outcome. `given`: ints, or arrays of them."""
+        return _COMPARE[self.how](at(self.left, given), at(self.right, given)) == self.outcome
 
 
 class _Deciding(threading.local):

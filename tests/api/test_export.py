@@ -276,14 +276,3 @@ def test_another_platform_is_stock():
     with pytest.warns(jax_cocktail.CocktailWarning, match="only the platforms cpu"):
         lowered = OURS.trace(jnp.ones(4)).lower(lowering_platforms=("tpu",))
     assert TARGET not in lowered.as_text()
-
-
-def test_symbolic_sizes_are_stock():
-    shapes = jax.ShapeDtypeStruct(export.symbolic_shape("n"), jnp.float32)
-    for make in (export.export, jax_cocktail.export):
-        MEMORY.warned.clear()
-        with pytest.warns(jax_cocktail.CocktailWarning, match="symbolic sizes.*export each size") as told:
-            exported = make(OURS.copy())(shapes)
-        assert __file__ in str(told[0].message), "it names the loop"
-        for n in (4, 5):
-            assert jnp.allclose(exported.call(jnp.ones(n)), jax.jit(function)(jnp.ones(n)))

@@ -296,6 +296,69 @@ def test_a_module_with_other_shapes(runtime: ctypes.CDLL) -> None:
     np.testing.assert_array_equal(call(jnp.ones(8)), np.full(8, 2))
 
 
+# Tells its launch parameters and the bytes of its own memory.
+WITH_SIZES = """#include "cocktail_units.h"
+CK_EXPORT const i64 ck_most_units;
+const i64 ck_most_units = 1;
+CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, u8* workspace, CkUnit* unit) {
+  for (int k = 0; k < 4; ++k) ((i32*)outputs[0])[k] = i32(unit->sizes[k]);
+  return 0;
+}
+"""
+# n, 3 n - 7, (n + 5) // 8 and n // 2 * 96, where n is the second axis of the first operand; n is at least 3.
+FORMS = (
+    *(5, 1),
+    *(1, 1, 1, 0, 0, 1),
+    *(2, 3, 1, 0, 0, 1, -7, 0),
+    *(1, 1, 1, 8, 2, 1, 1, 0, 0, 1, 5, 0),
+    *(1, 96, 1, 2, 1, 1, 1, 0, 0, 1),
+    *(1, 3, 0),
+    *(3, 4, 0),
+)
+
+
+def _any_size(forms: Sequence[int], sizes: Sequence[int] = (-2, -3, -4, 17), lent: int = -5) -> Any:
+    """A call whose launch parameters follow from its operand, float32[2, n]."""
+    binary = _built(WITH_SIZES).binary
+    launch = (lent, 0, -1, -5, *sizes)
+    signature = trust.signature([("float32", (2, -2))], [("int32", (4,))], ())
+    digest = trust.digest_of(launch, signature, hashlib.sha256(binary).hexdigest(), forms)
+    trust.admit(digest)
+    attributes = {"launch": launch, "signature": signature, "forms": forms}
+    call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct((4,), np.int32))
+    arrays = {name: np.asarray(numbers, np.int64) for name, numbers in attributes.items()}
+    return lambda x: call(x, binary=np.frombuffer(binary, np.uint8), digest=digest, **arrays)
+
+
+@pytest.mark.parametrize("n", [3, 4, 11, 1000])
+def test_launch_parameters_of_any_size(runtime: ctypes.CDLL, n: int) -> None:
+    found = _any_size(FORMS)(jnp.ones((2, n)))
+    np.testing.assert_array_equal(found, [n, 3 * n - 7, (n + 5) // 8, 17])
+
+
+def test_a_size_for_which_a_program_was_not_compiled(runtime: ctypes.CDLL) -> None:
+    with pytest.raises(Exception, match="other types, shapes or shared buffers"):
+        _any_size(FORMS)(jnp.ones((2, 2)))
+    with pytest.raises(Exception, match="other types, shapes or shared buffers"):
+        _any_size(FORMS)(jnp.ones((3, 4)))
+
+
+@pytest.mark.parametrize("changed", [*range(len(FORMS)), "longer", "shorter"])
+@pytest.mark.parametrize("number", [-1, 1 << 40])
+def test_damaged_forms_do_no_harm(runtime: ctypes.CDLL, changed: int | str, number: int) -> None:
+    """No value of any number reads what is not there. Some of them are forms of something else."""
+    if changed == "longer":
+        forms: Sequence[int] = (*FORMS, number)
+    elif changed == "shorter":
+        forms = FORMS[: number % len(FORMS)]
+    else:
+        forms = [number if k == changed else each for k, each in enumerate(FORMS)]
+    try:
+        _any_size(forms, lent=0)(jnp.ones((2, 11)))
+    except jax.errors.JaxRuntimeError as error:
+        assert re.search("jax_cocktail: (the call passes|no memory)", str(error)), error
+
+
 def _mappings() -> int:
     return Path("/proc/self/maps").read_text().count("memfd:jax_cocktail")
 

@@ -16,7 +16,7 @@ from tests.generator.passes import Task, difference, variants
 from tests.oracle.interpreter.run import run as interpret
 
 NOT_GENERAL = "not general"
-_LARGE = ((2, general._RANGES[0][1]),)  # the numbers that stand for large ones, for all
+_LARGE = ((2, general.RANGES[0][1]),)  # the numbers that stand for large ones, for all
 
 
 def check(task: Task) -> str:
@@ -25,8 +25,8 @@ def check(task: Task) -> str:
     if axis is None or calls:  # of LAPACK, which only jax can find
         return NOT_GENERAL
     draw, way = Draw(task.seed, 6), variants(task.seed)[0]
-    ranges = _LARGE if draw.chance(0.5) else general._RANGES
-    with way.installed(), mock.patch.object(general, "_RANGES", ranges):
+    ranges = _LARGE if draw.chance(0.5) else general.RANGES
+    with way.installed(), mock.patch.object(general, "RANGES", ranges):
         emitted = emit(task.program, candidate=Candidate(), varying=axis)
     if not emitted.given:
         return NOT_GENERAL

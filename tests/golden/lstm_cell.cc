@@ -19,9 +19,9 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
   f32* const w0_f32 = (f32*)(workspace + 0);
   i64 v3;
   i64 v3_block;
-  for (v3_block = 0; v3_block < size0; v3_block += 32) {
+  for (v3_block = 0; v3_block < size0; v3_block += 8) {
     if (ck_stops(unit, alarm, 0, v3_block)) return 0;
-    for (v3 = v3_block; v3 < (size0 - v3_block < 32 ? size0 : v3_block + 32); ++v3) {
+    for (v3 = v3_block; v3 < (size0 - v3_block < 8 ? size0 : v3_block + 8); ++v3) {
       outlined0(r0, p0, w0_f32);
       {
         CK_LANES

@@ -16,9 +16,9 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
   bool v4;
   bool v5;
   i32 v6;
-  for (v2_block = 0; v2_block < size0; v2_block += 256) {
+  for (v2_block = 0; v2_block < size0; v2_block += 64) {
     if (ck_stops(unit, alarm, 0, v2_block)) return 0;
-    for (v2 = v2_block; v2 < (size0 - v2_block < 256 ? size0 : v2_block + 256); ++v2) {
+    for (v2 = v2_block; v2 < (size0 - v2_block < 64 ? size0 : v2_block + 64); ++v2) {
       {
         const i64 n1 = ck_clamp_index(v2, (size0 - 1));
         const bool t2 = p0[n1];

@@ -1,85 +1,81 @@
-"""What is legal in a program depends on how far it has come: every rule has a program that breaks it."""
+"""Forms: what the runtime reads of a size gives what the size gives in a call."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from jax_cocktail.analysis.verifier import LEGAL, verify
-from jax_cocktail.errors import VerificationError
-from jax_cocktail.utask.ir import LoopUTask, Region, StitchedUTask, UOperator, UProgram
-from jax_cocktail.utask.types import TensorType, Value
-from tests.null.meshes import block, empty, parts, put
-from tests.null.programs import build
+from jax_cocktail.utask.forms import Forms
+from jax_cocktail.utask.sizes import COMPARISONS, Decision, Parameter, Size, at, place_in
 
-F = TensorType("float32", (3,))
-X, Y = Value(0, F), Value(1, F)
-
-
-def program(body, results) -> UProgram:
-    return UProgram("p", Region((X,), tuple(body), tuple(results)))
-
-
-def refuses(broken: UProgram, message: str) -> None:
-    with pytest.raises(VerificationError, match=message):
-        verify(broken)
-
-
-def barrier(kind: str) -> UOperator:
-    return UOperator(kind, (), ())
-
-
-PARALLEL = build(
-    ["float32[4,6]"],
-    lambda b, x: parts(b, 4, (empty(b, x),), lambda i, out: (put(b, out, block(b, x, i), i),)),
-)
-GROUP = program([StitchedUTask((UOperator("neg", (X,), (Y,)),), (X,), (Y,))], [Y])
-EXCHANGE = UOperator("exchange", (X,), (Y,), (("blocks", ((0, 1, 3, 0),)),))
-ILLEGAL = {
-    "arrive": ({"translated", "placed"}, program([barrier("arrive"), barrier("wait")], [X])),
-    "block_barrier": ({"translated", "placed"}, program([barrier("block_barrier")], [X])),
-    "exchange": ({"translated"}, program([EXCHANGE], [Y])),
-    "a stitched group": ({"translated", "placed"}, GROUP),
-    "a parallel loop": ({"translated"}, PARALLEL),
+N, M = Parameter(1031, least=33), Parameter(1223, least=2)
+n, m = (Size((((each,), 1),)) for each in (N, M))
+PLACES = {N: (0, 1), M: (2, 0)}
+SIZES = {
+    "one": n,
+    "affine": 3 * n - 7,
+    "product": n * m * 4 + m,
+    "quotient": (n + 5) // 8 * 8 + n % 3,
+    "nested": ((n + 1) // 2 + m) // 16,
+    "negative": 5 - n,
 }
 
 
-@pytest.mark.parametrize("what", ILLEGAL)
-@pytest.mark.parametrize("form", LEGAL)
-def test_what_is_legal_in_a_form(what, form):
-    illegal, made = ILLEGAL[what]
-    verify(made)
-    if form in illegal:
-        with pytest.raises(VerificationError, match=f"{what} is not legal in a program that is {form}"):
-            verify(made, form)
-    else:
-        verify(made, form)
+def read(encoded: Sequence[int], shapes: Sequence[Sequence[int]]) -> tuple[list[int], bool]:
+    """What the runtime makes of forms: their values, and True if all guards hold."""
+    numbers = iter(encoded)
+    forms, guards = next(numbers), next(numbers)
+
+    def form() -> int:
+        total = 0
+        for _ in range(next(numbers)):
+            product, factors = next(numbers), next(numbers)
+            for _ in range(factors):
+                divisor = next(numbers)
+                product *= form() // divisor if divisor else shapes[next(numbers)][next(numbers)]
+            total += product
+        return total
+
+    values = [form() for _ in range(forms)]
+    compare: Any = (int.__eq__, int.__ne__, int.__lt__, int.__le__)
+    tested = [compare[next(numbers)](values[next(numbers)], values[next(numbers)]) for _ in range(guards)]
+    assert next(numbers, None) is None
+    return values, all(tested)
 
 
-def test_every_refused_kind_is_tried():
-    assert {k for legal in LEGAL.values() for k in legal.refused} == {
-        "arrive",
-        "wait",
-        "block_barrier",
-        "exchange",
-    }
-    only = program([barrier("wait")], [X])
-    for form in ("translated", "placed"):
-        with pytest.raises(VerificationError, match="wait is not legal"):
-            verify(only, form)
+@pytest.mark.parametrize("name", SIZES)
+def test_values(name: str) -> None:
+    forms = Forms(PLACES)
+    number = forms.number(SIZES[name])
+    assert forms.number(SIZES[name]) == number == -2, "one form for each size"
+    for given in ((1031, 1223), (33, 2), (40, 1000), (999, 17)):
+        values, _ = read(forms.encoded, [(7, given[0]), (), (given[1],)])
+        assert values == [at(SIZES[name], {N: given[0], M: given[1]})]
 
 
-def test_arrive_and_wait_follow_one_another():
-    refuses(program([barrier("wait")], [X]), "follow one another")
-    refuses(program([barrier("arrive"), barrier("arrive"), barrier("wait")], [X]), "follow one another")
-    refuses(program([barrier("arrive")], [X]), "do not wait")
+def test_places_follow_from_sizes() -> None:
+    forms, place = Forms(PLACES), place_in(n * 24 + 64, "workspace")
+    (parameter,) = place.parameters
+    assert forms.parameter(parameter) == -2
+    assert read(forms.encoded, [(0, 40), (), ()])[0] == [40 * 24 + 64]
 
 
-def test_a_barrier_in_a_parallel_loop():
-    (inner,) = (s for s in PARALLEL.entry.body if isinstance(s, LoopUTask))
-    body = replace(inner.body, body=(barrier("arrive"), barrier("wait"), *inner.body.body))
-    statements = tuple(replace(inner, body=body) if s is inner else s for s in PARALLEL.entry.body)
-    broken = replace(PARALLEL, entry=replace(PARALLEL.entry, body=statements))
-    with pytest.raises(VerificationError, match="barrier in a parallel loop"):
-        verify(broken, "planned")
+def test_what_follows_from_nothing_is_itself() -> None:
+    forms, length = Forms(PLACES), Parameter(50)
+    assert [forms.number(0), forms.number(24), forms.parameter(length)] == [0, 24, 50]
+    assert forms.number(Size((((length,), 2),))) == 100
+    assert forms.encoded == (0, 0)
+
+
+@pytest.mark.parametrize("how", [*COMPARISONS, ">", ">="])
+@pytest.mark.parametrize("outcome", [True, False])
+def test_guards(how: str, outcome: bool) -> None:
+    decision = Decision(n, 2 * m - 4, how, outcome)
+    forms = Forms(PLACES)
+    forms.guard(decision)
+    for first, second in itertools.product((34, 36, 38, 40), (19, 20, 21, 22)):
+        _, holds = read(forms.encoded, [(0, first), (), (second,)])
+        assert holds == decision.holds({N: first, M: second})

@@ -66,7 +66,7 @@ def _chosen(request: Request) -> Choice:
         report = replace(report, choice="stock", why="nothing was captured")
         return Choice(request.closed, STATE.stock, report)
     with _left_to_others(request):
-        decision = _decide(request) if request.force == "auto" else _forced(request)
+        decision = decided(request)
         _dump(request, decision)
         if request.force == "auto" and decision.choice == "stock" and not decision.measured:
             left = (*report.left, *untaken(captured.regions, decision.why))
@@ -135,6 +135,11 @@ def _build_beside(request: Request) -> None:
     """Lets the background build what was lowered for a ticket."""
     plain = Request(request.closed, replace(request.mark, ticket=0), request.platform)
     background.build(request.mark, request.key, partial(choose, plain))
+
+
+def decided(request: Request) -> Decision:
+    """The decision for a call that has something for us to compile."""
+    return _decide(request) if request.force == "auto" else _forced(request)
 
 
 def _decide(request: Request) -> Decision:

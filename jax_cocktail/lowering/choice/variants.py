@@ -461,13 +461,13 @@ def _called(prepared: Prepared, plan: Plan, built: Built, mark: Mark) -> Rewritt
         names = {n: folder_of(mark.function, n, identity(programs[n], candidate)) for n in built}
     sync = mark.options.errors != DEFERRED
     platform = prepared.machine.platform
-    loops = {n: _places(prepared.programs[n], each.loops, mark) for n, each in built.items()}
+    loops = {n: places_in(prepared, n, each, mark) for n, each in built.items()}
     return custom_call.rewrite(prepared.captured, built, platform, mark.function, sync, names, loops)
 
 
-def _places(program: UProgram, loops: Sequence[int], mark: Mark) -> tuple[str, ...]:
+def places_in(prepared: Prepared, number: int, executable: Executable, mark: Mark) -> tuple[str, ...]:
     """A line for each loop in which a call can be stopped. A built program knows no places: it may move.
     Recursions have loops without a place."""
-    places = places_of_loops(program)
-    known = (places[n] if 0 <= n < len(places) else NOWHERE for n in loops)
+    places = places_of_loops(prepared.programs[number])
+    known = (places[n] if 0 <= n < len(places) else NOWHERE for n in executable.loops)
     return tuple(f"the loop at {each}" if each.file else f"a loop of {mark.function}" for each in known)

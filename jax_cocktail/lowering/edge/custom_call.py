@@ -207,9 +207,9 @@ class Invocation:
     workspace_bytes: int
 
 
-def _on_cpu(executable: Executable, region: Region, logged: str, loops: Sequence[str]) -> Invocation:
+def on_cpu(executable: Executable, region: Region, logged: str, loops: Sequence[str]) -> Invocation:
     workspace = executable.workspace_bytes
-    as_result = 0 < workspace <= WORKSPACE_RESULT_BYTES
+    as_result = 0 < workspace <= WORKSPACE_RESULT_BYTES and not executable.forms
     exit_flag = len(region.results) if region.exits else -1
     lent = 0 if as_result else workspace
     launch = lent, int(as_result), exit_flag, executable.own_bytes, *executable.sizes  # Launch of runtime.cc
@@ -230,15 +230,15 @@ def _bound(
     executable: Executable, launch: Sequence[int], operands: Sequence[Any], results: Sequence[Any]
 ) -> Mapping[str, Any]:
     """The attributes that bind the binary to what it was compiled for; they permit this process to run it."""
-    passed, returned = ([(x.dtype.name, x.shape) for x in values] for values in (operands, results))
+    shapes = executable.shapes or [x.shape for x in (*operands, *results)]
+    buffers = [(x.dtype.name, shape) for x, shape in zip((*operands, *results), shapes, strict=True)]
+    passed, returned = buffers[: len(operands)], buffers[len(operands) :]
     signature = trust.signature(passed, returned, executable.aliases)
-    digest = trust.digest_of(launch, signature, executable.digest)
+    digest = trust.digest_of(launch, signature, executable.digest, executable.forms)
     trust.admit(digest, elsewhere=not portable.carries(executable.digest))
-    return {
-        "digest": digest,
-        "launch": np.asarray(launch, np.int64),
-        "signature": np.asarray(signature, np.int64),
-    }
+    numbers = {"launch": launch, "signature": signature, "forms": executable.forms}
+    arrays = {name: np.asarray(each, np.int64) for name, each in numbers.items() if name != "forms" or each}
+    return {"digest": digest, **arrays}
 
 
 def rewrite(
@@ -276,12 +276,12 @@ def rewrite(
                 plan = executable.launch
                 label = logged.get(number, "")
                 invocation = (
-                    _on_cpu(executable, region, label, loops.get(number, ()))
+                    on_cpu(executable, region, label, loops.get(number, ()))
                     if plan is None
                     else _on_gpu(executable, plan, platform, name, sync, label)
                 )
                 stock = [flat.equations[member] for member in region.members]
-                call, flag, ring = _call(region, executable, invocation, stock, name)
+                call, flag, ring = call_of(region, executable, invocation, stock, name)
                 equations += call
                 flags += flag
                 rings += ring
@@ -290,7 +290,7 @@ def rewrite(
     return Rewritten(flat.close(equations), tuple(flags), tuple(rings))
 
 
-def _call(
+def call_of(
     region: Region, executable: Executable, invocation: Invocation, stock: Sequence[Any], name: str
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """The equations of one custom call, which read and define the variables of the region; its exit flag and
@@ -300,6 +300,9 @@ def _call(
     division = region.division
     results = [physical_type(a) for a in region.program.outputs] if division is None else division.types
     shapes = [jax.ShapeDtypeStruct(t.shape, np.dtype(_numpy_name(t.dtype))) for t in results]
+    if executable.forms:  # it was planned for other sizes than the symbolic ones of the call
+        whole = zip((var.aval.shape for var in region.results), shapes, strict=True)
+        shapes = [jax.ShapeDtypeStruct((*s, *t.shape[len(s) :]), t.dtype) for s, t in whole]
     stamps = executable.stamps
     if stamps is not None:
         shapes.append(jax.ShapeDtypeStruct(stamps.shape, np.uint32))

@@ -82,10 +82,6 @@ def _obstacle(ctx: Any, jaxpr: Any) -> str:
         return f"the module is lowered for several platforms ({', '.join(platforms)})"
     if platforms[0] not in PLATFORMS:
         return f"only the platforms {', '.join(PLATFORMS)} are supported, not {platforms[0]}"
-    if module.shape_poly_state.dim_vars:
-        return (
-            "the module has symbolic sizes, and our programs have fixed ones; export each size that you need"
-        )
     axes = module.axis_context
     manual = getattr(axes, "manual_axes", None)
     return "" if manual is None else automatic(axes.mesh, manual)

@@ -72,7 +72,7 @@ class Told:
             pieces = [words[at : at + _PIECE] for at in range(0, log.words, _PIECE)]
             jax.debug.callback(callback, used, *pieces, ordered=log.ordered, partitioned=log.partitioned)
 
-        return _spliced(call_back, [self.used, self.words])
+        return spliced(call_back, [self.used, self.words])
 
 
 def _deliver(log: Log, used: Any, *pieces: Any) -> None:
@@ -88,7 +88,7 @@ def _type_of(var: Any) -> jax.ShapeDtypeStruct:
 
 def deliver(told: Told) -> list[Any]:
     """Equations that make the messages, if there are any."""
-    return _branch(_some, [told.used], [_Side(), _Side(told.equations)], [])
+    return branch(_some, [told.used], [Side(), Side(told.equations)], [])
 
 
 def run_again(
@@ -96,11 +96,11 @@ def run_again(
 ) -> list[Any]:
     """Equations that define the variables `results`: by the equations `stock` if `flag`, else as `ours`, and
     make the messages in that case."""
-    again, kept = _Side(tuple(stock), tuple(results)), _Side((), tuple(ours))
+    again, kept = Side(tuple(stock), tuple(results)), Side((), tuple(ours))
     if told is None:
-        return _branch(lambda flag: flag.astype(np.int32), [flag], [kept, again], results)
-    sides = [kept, _Side(told.equations, tuple(ours)), again]
-    return _branch(lambda flag, used: jnp.where(flag, 2, _some(used)), [flag, told.used], sides, results)
+        return branch(lambda flag: flag.astype(np.int32), [flag], [kept, again], results)
+    sides = [kept, Side(told.equations, tuple(ours)), again]
+    return branch(lambda flag, used: jnp.where(flag, 2, _some(used)), [flag, told.used], sides, results)
 
 
 def _some(used: Any) -> Any:
@@ -108,15 +108,15 @@ def _some(used: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Side:
+class Side:
     """A side of a branch: equations on variables from outside, and the results."""
 
     equations: tuple[Any, ...] = ()
     results: tuple[Any, ...] = ()
 
 
-def _branch(
-    index: Callable[..., Any], operands: Sequence[Any], sides: Sequence[_Side], results: Sequence[Any]
+def branch(
+    index: Callable[..., Any], operands: Sequence[Any], sides: Sequence[Side], results: Sequence[Any]
 ) -> list[Any]:
     """Equations that define the variables `results` by one of the sides. `index`: its number, computed from
     the variables `operands`."""
@@ -124,7 +124,7 @@ def _branch(
     def template(*values: Any) -> Any:
         return lax.switch(index(*values), [partial(lambda n: n, n) for n in range(len(sides))])
 
-    *before, branch = _spliced(template, operands)
+    *before, branch = spliced(template, operands)
     empty = open_jaxpr(branch.params["branches"][0])
     inputs = list(dict.fromkeys(atom for side in sides for atom in _free(side)))
     effects = frozenset().union(*(each.effects for side in sides for each in side.equations))
@@ -148,7 +148,7 @@ def _branch(
     ]
 
 
-def _spliced(function: Callable[..., Any], operands: Sequence[Any]) -> tuple[Any, ...]:
+def spliced(function: Callable[..., Any], operands: Sequence[Any]) -> tuple[Any, ...]:
     """The equations of a function on these variables."""
     traced = open_jaxpr(jax.make_jaxpr(function)(*map(_type_of, operands)))
     names = dict(zip(traced.invars, operands, strict=True))
@@ -159,7 +159,7 @@ def _spliced(function: Callable[..., Any], operands: Sequence[Any]) -> tuple[Any
     return tuple(each.replace(invars=[*map(named, each.invars)]) for each in traced.eqns)
 
 
-def _free(side: _Side) -> list[Any]:
+def _free(side: Side) -> list[Any]:
     """The variables that a side takes from outside."""
     made = {var for equation in side.equations for var in equation.outvars}
     atoms = [atom for equation in side.equations for atom in equation.invars]
