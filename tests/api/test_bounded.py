@@ -330,10 +330,10 @@ def test_random_bodies(names, trips, checkpoints, data_dependent):
 # ---- bad input ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["max_trips", "checkpoints"])
-@pytest.mark.parametrize("value", [0, -3, 1 << 40, True])
-def test_a_bound_is_positive(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be an integer from 1 to"):
+@pytest.mark.parametrize("name, least", [("max_trips", 0), ("checkpoints", 1)])
+@pytest.mark.parametrize("value", [-1, -3, 1 << 40, True])
+def test_a_bound_is_not_negative(name, least, value):
+    with pytest.raises(ValueError, match=f"{name} must be an integer from {least} to"):
         bounded(lambda x: x < 1, lambda x: x + 1, 0.0, **{name: value})
 
 
@@ -343,7 +343,22 @@ def test_a_bound_is_an_integer(name):
         bounded(lambda x: x < 1, lambda x: x + 1, 0.0, **{name: 2.5})
 
 
-@pytest.mark.parametrize("jit", [lambda f: f, jax.jit, lambda f: jax_cocktail.jit(f, options=FORCED)])
+JITS = [lambda f: f, jax.jit, lambda f: jax_cocktail.jit(f, options=FORCED)]
+
+
+@pytest.mark.parametrize("jit", JITS)
+@pytest.mark.parametrize("how", ["value", "jvp", "grad", "reverse over reverse"])
+@pytest.mark.parametrize("options", [{}, {"checkpoints": 1}, {"checkpoints": 3}], ids=str)
+def test_a_bound_of_no_trips(how, jit, options):
+    found = jit(DERIVATIVES[how](wave(bounded, 0, max_trips=0, **options)))(A, X)
+    same(found, DERIVATIVES[how](wave(unrolled, 0))(A, X))
+    function = jit(DERIVATIVES[how](wave(bounded, 1, max_trips=0, **options)))
+    error = jax.errors.JaxRuntimeError, ValueError
+    with pytest.raises(error, match="more than 0 trips; raise max_trips=0"):
+        jax.block_until_ready(function(A, X))
+
+
+@pytest.mark.parametrize("jit", JITS)
 @pytest.mark.parametrize("how", ["value", "jvp", "grad"])
 @pytest.mark.parametrize("options", [{}, {"checkpoints": 3}], ids=str)
 def test_more_trips_than_the_bound_are_an_error(how, jit, options):
