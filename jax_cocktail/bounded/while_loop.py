@@ -55,7 +55,7 @@ def while_loop(
         error.
       checkpoints: how many rows to keep; None for all of them, or for about the square root of `max_trips`
         if all would be too large. The backward loop then needs memory for ``checkpoints`` rows and
-        ``max_trips / checkpoints`` more.
+        ``max_trips / checkpoints`` more. From `max_trips` on: all of them, however large they are.
 
     Returns:
       The last carried values. If the loop would take more than `max_trips` trips, they are NaN, or the

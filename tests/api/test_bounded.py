@@ -155,6 +155,23 @@ def test_memory_of_checkpoints(checkpoints, monkeypatch):
     assert backward.condition is None
 
 
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: jax_cocktail.jit(f, options=FORCED)])
+def test_as_many_checkpoints_as_trips_are_the_tape(jit, monkeypatch):
+    """Its bits are those of the tape, with BOUND rows as with more, and however long the tape is."""
+
+    def gradient(**options):
+        return jax.grad(wave(bounded, 7, **options), (0, 1))
+
+    wanted = jit(gradient())(A, X)
+    monkeypatch.setattr(primitive, "TAPE_BYTES", 0)
+    assert all(loop.most < BOUND for loop in loops_in(gradient(), A, X))
+    for checkpoints in (BOUND, BOUND + 1, 99):
+        found = gradient(checkpoints=checkpoints)
+        assert [loop.most for loop in loops_in(found, A, X)] == [BOUND + 1] * 2
+        jax.tree.map(np.testing.assert_array_equal, jit(found)(A, X), wanted)
+    same(jit(gradient())(A, X), wanted)  # only close: sums over trips are made segment by segment
+
+
 def test_memory_of_checkpoints_grows_with_the_square_root(monkeypatch):
     monkeypatch.setattr(primitive, "TAPE_BYTES", 1000)
     x = jnp.linspace(0.1, 1, 256)
