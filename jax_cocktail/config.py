@@ -12,7 +12,7 @@ import numbers
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ CACHED, FRESH, CHECKED = "cached", "fresh", "checked"  # of the option `plans`
 DEFERRED, SYNC, LOG = "deferred", "sync", "log"  # of the option `errors`
 CONTROL_FLOW, MEMORY_BOUND = "control_flow", "memory_bound"  # of the option `scope`
 LIMIT = "max_seconds"
+MOST_TRIPS = 1 << 30  # of a loop with a bound: half the range of an int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,23 @@ class Option:
       name: its keyword.
       default: its default value, which also determines its type.
       choices: the allowed words or numbers; empty if any number, flag or folder is allowed.
+      most: the largest allowed integer; None if there is none.
     """
 
     name: str
     default: str | bool | int | float
     choices: tuple[str | int, ...] = ()
+    most: int | None = None
 
     @property
     def variable(self) -> str:
         """The environment variable that sets it."""
         return f"JAX_COCKTAIL_{self.name.upper()}"
+
+    @property
+    def integers(self) -> str:
+        """The integers that it allows, in words."""
+        return "an integer >= 0" if self.most is None else f"an integer from 0 to {self.most}"
 
 
 def _first_of(*choices: str | int) -> Any:
@@ -77,7 +85,8 @@ class Options:
       errors: ``"deferred"``, ``"sync"`` or ``"log"``: when a failing GPU program raises, and what is logged.
       trace: 0 to 3: how much `trace` records.
       reproducible: run one program from the first call on, whatever was measured, stored or is busy.
-      max_trips: the most trips of each `while_loop` of JAX's, which then has a gradient; 0 for no bound.
+      max_trips: the most trips of each `while_loop` of JAX's, which then has a gradient; 0 for no bound, also
+        inside of a function that has one.
       detach: a process that ends early leaves what it has begun to compile to one of low priority.
       max_seconds: for which a program of ours may run on a CPU; a call that takes longer is stopped.
 
@@ -106,7 +115,7 @@ class Options:
     errors: str = _first_of(DEFERRED, SYNC, LOG)
     trace: int = _first_of(0, 1, 2, 3)
     reproducible: bool = False
-    max_trips: int = 0
+    max_trips: int = field(default=0, metadata={"most": MOST_TRIPS})
     detach: bool = True
     max_seconds: float = field(default=math.inf, compare=False)  # of a call: all have the same program
 
@@ -166,6 +175,14 @@ def _enter(values: tuple[Scope, ...], limit: float | None = None) -> None:
                 _LIMITS[thread] = limit
             for tell in _TOLD:
                 tell(limit, max(_LIMITS.values(), default=None))
+
+
+_FOLLOWED: dict[str, Callable[[Any], AbstractContextManager[Any]]] = {}  # by the name of an option
+
+
+def follow(name: str, enter: Callable[[Any], AbstractContextManager[Any]]) -> None:
+    """Lets somebody enter a context with every block that sets this option, to which its value is given."""
+    _FOLLOWED[name] = enter
 
 
 _TOLD: list[Callable[[float | None, float | None], None]] = []
@@ -275,7 +292,10 @@ def options(**values: Any) -> Iterator[None]:
     limit = checked.pop(LIMIT, SCOPES.limit)
     _enter((*SCOPES.values, tuple(sorted(checked.items()))) if checked else SCOPES.values, limit)
     try:
-        yield
+        with ExitStack() as stack:
+            for name in checked.keys() & _FOLLOWED.keys():
+                stack.enter_context(_FOLLOWED[name](checked[name]))
+            yield
     finally:
         _enter(*outer)
 
@@ -297,9 +317,10 @@ def _checked(option: Option, value: Any, where: str) -> str | bool | int | float
         allowed = ", ".join('""' if choice == "" else str(choice) for choice in option.choices)
         raise ValueError(f"{where} must be one of {allowed}, not {value!r}")
     if is_number:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-        raise ValueError(f"{where} must be an integer >= 0, not {value!r}")
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if is_integer and value >= 0 and (option.most is None or value <= option.most):
+            return int(value)
+        raise ValueError(f"{where} must be {option.integers}, not {value!r}")
     if isinstance(value, str | os.PathLike):
         path = os.fspath(value)
         if "\0" in path:
@@ -330,6 +351,6 @@ def parsed(option: Option, text: str) -> str | bool | int | float:
             value = float(text)
     elif isinstance(option.default, int):
         if not text.strip().isdecimal():
-            raise ValueError(f"{option.variable} must be an integer >= 0, not {text!r}")
+            raise ValueError(f"{option.variable} must be {option.integers}, not {text!r}")
         value = int(text)
     return _checked(option, value, option.variable)

@@ -38,7 +38,10 @@ from jax_cocktail.recursion.reference import no_tangent
 from jax_cocktail.recursion.task import NUMBER, Elements, batched, is_float, once, row_bytes
 
 Results = list[Any]
-TAPE_BYTES = 64 << 20  # a longer tape has checkpoints
+# A longer tape has checkpoints. The memory of the machine does not count: where JAX derives a loop, neither
+# the device nor the options are known, several processes have to trace the same, and stored plans would be
+# lost.
+TAPE_BYTES = 64 << 20
 
 bounded_p = jex.Primitive("bounded_while")
 bounded_p.multiple_results = True
@@ -196,8 +199,8 @@ def _segment(loop: Loop, active: Active, elements: Sequence[Elements]) -> int:
     """The trips between two checkpoints; 0 if the tape has all trips."""
     if loop.checkpoints == 0 or loop.condition is None or loop.rows or loop.row_results:
         return 0
-    if loop.checkpoints is not None:
-        return -(-loop.most // loop.checkpoints)
+    if loop.checkpoints is not None:  # the last trip of `most` only tells that there are too many
+        return -(-loop.most // loop.checkpoints) if loop.checkpoints < loop.most - 1 else 0
     kept = [aval for aval, flag in zip(loop.carried, saved(loop, active), strict=True) if flag]
     tape = row_bytes(kept) * loop.most * math.prod(level.size for level in elements)
     return math.isqrt(loop.most - 1) + 1 if tape > TAPE_BYTES else 0

@@ -17,6 +17,7 @@ from jax_cocktail import cells
 from jax_cocktail.bounded.loop import Loop
 from jax_cocktail.bounded.option import bounded_as_here, unbounded
 from jax_cocktail.bounded.primitive import bounded_p
+from jax_cocktail.config import MOST_TRIPS
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.primitives.jaxprs import interpret
 from jax_cocktail.recursion.failure import failure_p, nothing
@@ -26,7 +27,6 @@ from jax_cocktail.utask.types import plain
 
 T = TypeVar("T")
 EXCEEDED = 1  # the status other than `FINE`
-MOST_TRIPS = 1 << 30  # half the range of an int32
 
 
 def while_loop(
@@ -51,10 +51,11 @@ def while_loop(
       cond_fun: from the carried values to a boolean: whether there is another trip.
       body_fun: from the carried values to the next ones, of the same shapes and dtypes.
       init_val: the first carried values, a pytree of arrays.
-      max_trips: the most trips, at least 1.
+      max_trips: the most trips. 0 is a bound as well (unlike for the option of this name): any trip is an
+        error.
       checkpoints: how many rows to keep; None for all of them, or for about the square root of `max_trips`
         if all would be too large. The backward loop then needs memory for ``checkpoints`` rows and
-        ``max_trips / checkpoints`` more.
+        ``max_trips / checkpoints`` more. From `max_trips` on: all of them, however large they are.
 
     Returns:
       The last carried values. If the loop would take more than `max_trips` trips, they are NaN, or the
@@ -62,7 +63,7 @@ def while_loop(
 
     Raises:
       TypeError: `max_trips` or `checkpoints` is no integer, or `body_fun` changes a shape or dtype.
-      ValueError: `max_trips` or `checkpoints` is less than 1.
+      ValueError: `max_trips` is negative, `checkpoints` is less than 1, or one of them is too large.
       UnsupportedError: a function has a side effect, such as `jax.debug.print`.
       jax.errors.JaxRuntimeError: (by the call) the loop took more trips.
 
@@ -73,8 +74,8 @@ def while_loop(
       >>> print(f"{jax.grad(root)(4.0):.3f}")
       0.250
     """
-    most = _count("max_trips", max_trips)
-    kept = None if checkpoints is None else _count("checkpoints", checkpoints)
+    most = _count("max_trips", max_trips, 0)
+    kept = None if checkpoints is None else _count("checkpoints", checkpoints, 1)
     return _looped(cond_fun, body_fun, init_val, most, kept)
 
 
@@ -98,13 +99,13 @@ def _looped(cond_fun: Any, body_fun: Any, init_val: T, most: int, kept: int | No
     return last
 
 
-def _count(name: str, value: Any) -> int:
+def _count(name: str, value: Any, least: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer, not {value!r}") from None
-    if isinstance(value, bool) or not 1 <= number <= MOST_TRIPS:
-        raise ValueError(f"{name} must be an integer from 1 to {MOST_TRIPS}, not {value!r}")
+    if isinstance(value, bool) or not least <= number <= MOST_TRIPS:
+        raise ValueError(f"{name} must be an integer from {least} to {MOST_TRIPS}, not {value!r}")
     return number
 
 

@@ -330,6 +330,28 @@ def an_axis_that_is_no_axis(mesh: Mesh) -> None:
 
 
 @case
+def gradients_of_empty_stacks(mesh: Mesh) -> None:
+    """Sums over devices that a loop of no iterations stacks, alone and in a loop that iterates."""
+
+    def empty(w: jax.Array, xs: jax.Array) -> Any:
+        def step(h: jax.Array, x: jax.Array) -> Any:
+            return jnp.tanh(h @ w + x), lax.psum(jnp.sin(x) @ w * h, "d")
+
+        h, stacked = lax.scan(step, xs[0] * 0.5, xs[:0])
+        return lax.psum(h.sum(), "d") + (stacked**2).sum()
+
+    def repeated(w: jax.Array, xs: jax.Array) -> Any:
+        return lax.scan(lambda total, x: (total + empty(w, x[None]), None), jnp.float32(0), xs)[0]
+
+    ins = (P(), ROWS)
+    for function in (empty, repeated):
+        whole = jax.shard_map(function, mesh=mesh, in_specs=ins, out_specs=P())
+        inside = jax.shard_map(jax.grad(function, (0, 1)), mesh=mesh, in_specs=ins, out_specs=ins)
+        for gradient in (jax.grad(whole, (0, 1)), inside):
+            agrees(gradient, weights(), inputs(mesh), least=0)
+
+
+@case
 def an_error_of_one_device(mesh: Mesh) -> None:
     @jax_cocktail.recursive(max_depth=6, max_calls=32, out_like=lambda n: n)
     def grow(self: Any, n: jax.Array) -> jax.Array:

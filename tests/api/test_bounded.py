@@ -155,6 +155,23 @@ def test_memory_of_checkpoints(checkpoints, monkeypatch):
     assert backward.condition is None
 
 
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: jax_cocktail.jit(f, options=FORCED)])
+def test_as_many_checkpoints_as_trips_are_the_tape(jit, monkeypatch):
+    """Its bits are those of the tape, with BOUND rows as with more, and however long the tape is."""
+
+    def gradient(**options):
+        return jax.grad(wave(bounded, 7, **options), (0, 1))
+
+    wanted = jit(gradient())(A, X)
+    monkeypatch.setattr(primitive, "TAPE_BYTES", 0)
+    assert all(loop.most < BOUND for loop in loops_in(gradient(), A, X))
+    for checkpoints in (BOUND, BOUND + 1, 99):
+        found = gradient(checkpoints=checkpoints)
+        assert [loop.most for loop in loops_in(found, A, X)] == [BOUND + 1] * 2
+        jax.tree.map(np.testing.assert_array_equal, jit(found)(A, X), wanted)
+    same(jit(gradient())(A, X), wanted)  # only close: sums over trips are made segment by segment
+
+
 def test_memory_of_checkpoints_grows_with_the_square_root(monkeypatch):
     monkeypatch.setattr(primitive, "TAPE_BYTES", 1000)
     x = jnp.linspace(0.1, 1, 256)
@@ -330,10 +347,10 @@ def test_random_bodies(names, trips, checkpoints, data_dependent):
 # ---- bad input ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["max_trips", "checkpoints"])
-@pytest.mark.parametrize("value", [0, -3, 1 << 40, True])
-def test_a_bound_is_positive(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be an integer from 1 to"):
+@pytest.mark.parametrize("name, least", [("max_trips", 0), ("checkpoints", 1)])
+@pytest.mark.parametrize("value", [-1, -3, 1 << 40, True])
+def test_a_bound_is_not_negative(name, least, value):
+    with pytest.raises(ValueError, match=f"{name} must be an integer from {least} to"):
         bounded(lambda x: x < 1, lambda x: x + 1, 0.0, **{name: value})
 
 
@@ -343,7 +360,22 @@ def test_a_bound_is_an_integer(name):
         bounded(lambda x: x < 1, lambda x: x + 1, 0.0, **{name: 2.5})
 
 
-@pytest.mark.parametrize("jit", [lambda f: f, jax.jit, lambda f: jax_cocktail.jit(f, options=FORCED)])
+JITS = [lambda f: f, jax.jit, lambda f: jax_cocktail.jit(f, options=FORCED)]
+
+
+@pytest.mark.parametrize("jit", JITS)
+@pytest.mark.parametrize("how", ["value", "jvp", "grad", "reverse over reverse"])
+@pytest.mark.parametrize("options", [{}, {"checkpoints": 1}, {"checkpoints": 3}], ids=str)
+def test_a_bound_of_no_trips(how, jit, options):
+    found = jit(DERIVATIVES[how](wave(bounded, 0, max_trips=0, **options)))(A, X)
+    same(found, DERIVATIVES[how](wave(unrolled, 0))(A, X))
+    function = jit(DERIVATIVES[how](wave(bounded, 1, max_trips=0, **options)))
+    error = jax.errors.JaxRuntimeError, ValueError
+    with pytest.raises(error, match="more than 0 trips; raise max_trips=0"):
+        jax.block_until_ready(function(A, X))
+
+
+@pytest.mark.parametrize("jit", JITS)
 @pytest.mark.parametrize("how", ["value", "jvp", "grad"])
 @pytest.mark.parametrize("options", [{}, {"checkpoints": 3}], ids=str)
 def test_more_trips_than_the_bound_are_an_error(how, jit, options):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,9 @@ import pytest
 from jax import lax
 
 import jax_cocktail
+from jax_cocktail.primitives.jaxprs import equations_in
 
+LOOPS = "while", "bounded_while"
 OPTIONS = {"max_trips": 10, "force": "cocktail", "compile": "now"}
 A, X = np.float32([1.3, 0.2, 0.7]), np.float32([0.4, 0.5, -1.0])
 
@@ -89,7 +93,92 @@ def test_a_block_of_options_sets_it():
         np.testing.assert_allclose(function(A, X, 5), jax.grad(unrolled)(A, X, 5), 1e-5)
 
 
-@pytest.mark.parametrize("value", [-1, 2.5, True])
+def sines(x):
+    return lax.while_loop(lambda s: s[1] < 7, lambda s: (jnp.sin(s[0]), s[1] + 1), (x, 0))[0]
+
+
+def in_blocks(x):
+    """Loops and calls under the bound of the caller, under none, under another one."""
+    value = sines(x)
+    with jax_cocktail.options(max_trips=0):
+        value += sines(x) + jax_cocktail.jit(sines)(x)
+        with jax_cocktail.options(max_trips=9, strict=True):
+            value += sines(x) + jax_cocktail.jit(sines)(x)
+    return value + sines(x)
+
+
+def bounds(function):
+    """The bounds of all loops of a function, in their order; 0 for a loop of JAX's."""
+    loops = [e for e in equations_in(jax.make_jaxpr(function)(0.5)) if e.primitive.name in LOOPS]
+    return [e.params["loop"].most - 1 if "loop" in e.params else 0 for e in loops]
+
+
+def with_bound(function, most=100):
+    return jax_cocktail.jit(function, options={"max_trips": most})
+
+
+@pytest.mark.parametrize(
+    "function, wanted",
+    [
+        (with_bound(lambda x: with_bound(sines, 0)(x) + sines(x)), [0, 100]),
+        (with_bound(lambda x: with_bound(sines, 8)(x) + sines(x)), [8, 100]),
+        (with_bound(lambda x: jax_cocktail.jit(sines)(x) + jax.jit(sines)(x)), [100, 100]),
+        (with_bound(lambda x: with_bound(jax.jit(sines), 0)(x) + jax.jit(sines)(x)), [0, 100]),
+        (with_bound(lambda x: with_bound(with_bound(sines, 8), 0)(x)), [8]),
+        (with_bound(in_blocks), [100, 0, 0, 9, 9, 100]),
+        (jax.jit(in_blocks), [0, 0, 0, 0, 9, 0]),
+    ],
+)
+@pytest.mark.parametrize("around", [None, 0, 50])
+def test_the_innermost_bound_counts(function, wanted, around):
+    """The options of a function count more than a block around the call, and less than one inside of it."""
+    with nullcontext() if around is None else jax_cocktail.options(max_trips=around):
+        assert bounds(function) == wanted
+        np.testing.assert_allclose(function(0.5), len(wanted) * jax.jit(sines)(0.5), 1e-6)
+
+
+def without_bound(x):
+    return with_bound(sines, 0)(x)
+
+
+TRANSFORMS = {
+    "value": lambda f: f,
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (2 * x,)),
+    "vmap": lambda f: lambda x: jax.vmap(f)(jnp.stack([x, 2 * x])),
+    "jvp of vmap": lambda f: lambda x: jax.jvp(jax.vmap(f), (jnp.stack([x, x]),), (jnp.stack([x, 2 * x]),)),
+    "vmap of jvp": lambda f: lambda x: jax.vmap(lambda y: jax.jvp(f, (x,), (y,)))(jnp.stack([x, 2 * x])),
+    "jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+}
+
+
+@pytest.mark.parametrize("how", TRANSFORMS)
+def test_no_bound_inside_of_one_stays_away(how):
+    """JAX's rules make the loop anew under the bound around it, which it would exceed."""
+    transformed = TRANSFORMS[how](without_bound)
+    found = jax_cocktail.jit(transformed, options={**OPTIONS, "max_trips": 3})(0.5)
+    wanted = jax.jit(TRANSFORMS[how](sines))(0.5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-6), found, wanted)
+    assert bounds(with_bound(transformed, 3)) == [0]
+
+
+def test_no_bound_inside_of_one_has_no_gradient():
+    with pytest.raises(ValueError, match="Reverse-mode"):
+        with_bound(jax.grad(without_bound))(0.5)
+
+
+@pytest.mark.parametrize("value", [-1, 2.5, True, "9", None, 1 << 30 | 1])
 def test_bad_values(value):
-    with pytest.raises(ValueError, match="option 'max_trips' must be an integer >= 0"):
-        jax_cocktail.jit(outer, options={"max_trips": value})
+    error = "option 'max_trips' must be an integer from 0 to 1073741824, not"
+    for give in (lambda **options: jax_cocktail.jit(outer, options=options), jax_cocktail.Options):
+        with pytest.raises(ValueError, match=error):
+            give(max_trips=value)
+    with pytest.raises(ValueError, match=error), jax_cocktail.options(max_trips=value):
+        pass
+
+
+@pytest.mark.parametrize("text", ["-1", "2.5", "many", str(1 << 30 | 1)])
+def test_bad_values_of_the_environment(text, monkeypatch):
+    monkeypatch.setenv("JAX_COCKTAIL_MAX_TRIPS", text)
+    with pytest.raises(ValueError, match="JAX_COCKTAIL_MAX_TRIPS must be an integer from 0 to 1073741824"):
+        jax_cocktail.jit(outer)

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_cocktail.config import Options
+from jax_cocktail.config import SCOPES, Options
 from jax_cocktail.lowering.edge import intercept
 from jax_cocktail.lowering.edge.adapter import settings_in_force
 from jax_cocktail.lowering.edge.notices import MARK_LOST, refuse
@@ -211,7 +211,7 @@ def _outer(
     def region(*args: Any, **kwargs: Any) -> Any:
         if STATE.beside:  # the user's function runs in the user's threads alone
             raise NotTraced
-        if options.max_trips:
+        if options.max_trips or SCOPES.values:  # of a function with a bound that calls this one, perhaps
             from jax_cocktail.bounded.option import bounding  # few need it
 
             with bounding(options.max_trips):
