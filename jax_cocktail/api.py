@@ -285,7 +285,8 @@ def export(
 ) -> Callable[..., jax.export.Exported]:
     """Same as `jax.export.export(jit(fun))`, with our custom calls permitted in the exported program.
 
-    A process that reads the program has to trust it (`load`). With symbolic sizes, stock XLA runs it.
+    A process that reads the program has to trust it (`load`). With symbolic sizes
+    (`jax.export.symbolic_shape`), a CPU runs our programs at most sizes, and stock XLA at the others.
 
     Args:
       fun: a function, or the result of `jit`, whose options are then used.
