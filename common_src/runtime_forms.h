@@ -1,10 +1,11 @@
 // Numbers of a call that follow from the shapes of its operands: its module has symbolic sizes. They come as
 // forms (jax_cocktail/utask/forms.py writes them), which every call evaluates.
 //
-// The attribute `forms` has the number of forms, the number of guards, the forms, and the guards. A form is the
-// number of its terms; then of each term the coefficient, the number of factors, and the factors. A factor is
-// 0, an operand and an axis: this axis' length; or a divisor and a form: the floor of their quotient. A guard is
-// a comparison (enum Comparison) and the numbers of two forms. In `launch` and `signature`, -2 - k means form k.
+// The attribute `forms` has the number of forms, the number of guards, the forms, and the guards. A form is
+// the number of its terms; then of each term the coefficient, the number of factors, and the factors. A
+// factor is 0, an operand and an axis: this axis' length; or a divisor and a form: the floor of their
+// quotient. A guard is a comparison (enum Comparison) and the numbers of two forms. In `launch` and
+// `signature`, -2 - k means form k.
 #ifndef COCKTAIL_RUNTIME_FORMS_H
 #define COCKTAIL_RUNTIME_FORMS_H
 

@@ -22,13 +22,13 @@ class Forms:
         self._guards: list[int] = []
 
     def number(self, number: int) -> int:
-        """What stands for a number: itself, or -2 - k for form k."""
+        """The number itself, or -2 - k if it is form k."""
         if not isinstance(number, Size) or not number.is_general:
             return int(number)
         return -2 - self._form(number)
 
     def parameter(self, parameter: Parameter) -> int:
-        """What stands for the value of a launch parameter."""
+        """The value of a launch parameter, in the same way."""
         return self.number(Size((((parameter,), 1),)) if not parameter.follows else Size(parameter.follows))
 
     def guard(self, decision: Decision) -> None:

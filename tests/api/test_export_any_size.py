@@ -10,7 +10,14 @@ from jax import export, lax
 import jax_cocktail
 from jax_cocktail.memory import MEMORY
 from tests.api.one_binary import HIDDEN, agree, lstm
-from tests.api.test_any_size import array, attending, collatz, decoder, lstm_arguments, per_element_branch
+from tests.api.sized_programs import (
+    PROGRAMS,
+    array,
+    attending,
+    image,
+    lstm_arguments,
+    per_element_branch,
+)
 from tests.process import python
 
 TARGET = 'custom_call_target="jax_cocktail_cpu"'
@@ -51,23 +58,13 @@ def weights_and(n):
     return array(n, HIDDEN), array(HIDDEN, HIDDEN)
 
 
-loss = jax.grad(lambda *a: jnp.mean(lstm(*a)[1][-1] ** 2), (0, 1, 2))
-PROGRAMS = {
-    "lstm": (lstm, lstm_arguments),
-    "collatz": (jax.vmap(collatz), lambda n: (jnp.arange(1, n + 1),)),
-    "branch": (per_element_branch, weights_and),
-    "cache": (attending, lambda n: (array(n, HIDDEN), array(11, HIDDEN))),
-}
-LONG = {
-    "loss": (loss, lstm_arguments),
-    "decoder": (decoder, lambda n: (array(20, HIDDEN), *[array(HIDDEN, HIDDEN)] * 4, jnp.arange(n) % 20)),
-}
+USUAL, LONG = ("lstm", "collatz", "branch", "cache"), ("loss", "decoder")
 SIZES = (1, 2, 20, 31, 33, 40, 500)
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])
+@pytest.mark.parametrize("name", [*USUAL, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])
 def test_any_size(name):
-    function, make = {**PROGRAMS, **LONG}[name]
+    function, make = PROGRAMS[name]
     compiled = jax_cocktail.jit(function, options=FORCED)
     exported = jax_cocktail.export(compiled)(*spec(make(5), make(7), "n"))
     found = {n for n in SIZES if checked(exported, function, make(n))}
@@ -148,16 +145,6 @@ def halves(x):
     return lax.fori_loop(0, 4, lambda _, c: jnp.tanh(c) * 0.5, x[: x.shape[0] // 2])
 
 
-def image(x):
-    kernel = jnp.ones((3, 3, 2, 2)) / 18
-
-    def step(c, _):
-        c = lax.conv_general_dilated(c, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        return jnp.tanh(c), None
-
-    return lax.scan(step, x, None, length=3)[0]
-
-
 @pytest.mark.parametrize("make", [export.export, jax_cocktail.export])
 def test_quotients_are_stock(make):
     compiled = jax_cocktail.jit(halves, options={"force": "cocktail"})
@@ -172,8 +159,9 @@ def test_quotients_are_stock(make):
 def test_geometry_is_in_the_text():
     """A convolution has a program for one image, and stock XLA runs others."""
     compiled = jax_cocktail.jit(image, options={"force": "cocktail"})
-    exported = jax_cocktail.export(compiled)(*spec((array(5, 6, 5, 2),), (array(7, 6, 5, 2),), "n"))
-    assert [checked(exported, image, (array(n, 6, 5, 2),)) for n in (1, 5)] == [True, False]
+    make = lambda n: (array(3, 3, 2, 2), array(n, 6, 5, 2))  # noqa: E731
+    exported = jax_cocktail.export(compiled)(*spec(make(5), make(7), "n"))
+    assert [checked(exported, image, make(n)) for n in (1, 5)] == [True, False]
 
 
 def test_gpus_have_fixed_sizes():
