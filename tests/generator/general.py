@@ -5,14 +5,16 @@ from __future__ import annotations
 from unittest import mock
 
 from jax_cocktail.analysis.lengths import axes_tied_to
-from jax_cocktail.compiler import build, emit
+from jax_cocktail.compiler import Emitted, build, emit
 from jax_cocktail.schedule import general
 from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.forms import Forms
 from jax_cocktail.utask.ir import operators_in
 from jax_cocktail.utask.numbers import numbers_of
 from tests.cpu.runner import run_artifact
 from tests.generator.draw import Draw
 from tests.generator.passes import Task, difference, variants
+from tests.oracle.forms import read
 from tests.oracle.interpreter.run import run as interpret
 
 NOT_GENERAL = "not general"
@@ -30,8 +32,25 @@ def check(task: Task) -> str:
         emitted = emit(task.program, candidate=Candidate(), varying=axis)
     if not emitted.given:
         return NOT_GENERAL
+    given = *emitted.sizes, emitted.in_call(emitted.plan.workspace_bytes)
+    if (told := _told_by_forms(emitted, task)) != given:
+        return f"forms say that the call gives {told}"
     found = run_artifact(build(emitted), task.program, task.arguments)
     return difference(task, found, interpret(task.program, task.arguments))
+
+
+def _told_by_forms(emitted: Emitted, task: Task) -> tuple[int, ...]:
+    """The launch parameters and the bytes of scratch memory, as a module for any size computes them."""
+    shapes = [value.type.shape for value in task.program.entry.parameters]
+    axes = [(k, d) for k, shape in enumerate(shapes) for d in range(len(shape))]
+    given = emitted.given.items()
+    forms = Forms({each: next((k, d) for k, d in axes if shapes[k][d] == n) for each, n in given})
+    told = [*map(forms.parameter, emitted.parameters), forms.number(emitted.plan.workspace_bytes)]
+    for decision in emitted.decisions:
+        forms.guard(decision)
+    values, suits = read(forms.encoded, shapes)
+    assert suits, "the program was taken for these sizes"
+    return tuple(values[-2 - n] if n <= -2 else n for n in told)
 
 
 def _axis(task: Task) -> frozenset[int] | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from jax_cocktail.utask.forms import Forms
 from jax_cocktail.utask.sizes import COMPARISONS, Decision, Parameter, Size, at, place_in
+from tests.oracle.forms import read
 
 N, M = Parameter(1031, least=33), Parameter(1223, least=2)
 n, m = (Size((((each,), 1),)) for each in (N, M))
@@ -22,28 +21,6 @@ SIZES = {
     "nested": ((n + 1) // 2 + m) // 16,
     "negative": 5 - n,
 }
-
-
-def read(encoded: Sequence[int], shapes: Sequence[Sequence[int]]) -> tuple[list[int], bool]:
-    """What the runtime makes of forms: their values, and True if all guards hold."""
-    numbers = iter(encoded)
-    forms, guards = next(numbers), next(numbers)
-
-    def form() -> int:
-        total = 0
-        for _ in range(next(numbers)):
-            product, factors = next(numbers), next(numbers)
-            for _ in range(factors):
-                divisor = next(numbers)
-                product *= form() // divisor if divisor else shapes[next(numbers)][next(numbers)]
-            total += product
-        return total
-
-    values = [form() for _ in range(forms)]
-    compare: Any = (int.__eq__, int.__ne__, int.__lt__, int.__le__)
-    tested = [compare[next(numbers)](values[next(numbers)], values[next(numbers)]) for _ in range(guards)]
-    assert next(numbers, None) is None
-    return values, all(tested)
 
 
 @pytest.mark.parametrize("name", SIZES)
