@@ -14,7 +14,7 @@
 #include "cocktail_base.h"
 
 // Programs and runtime share the layout below; a runtime refuses programs of another version.
-enum : u32 { CK_UNITS_VERSION = 4 };
+enum : u32 { CK_UNITS_VERSION = 5 };
 enum : i64 { CK_FLAT_UNITS = 8, CK_MOST_UNITS = 256 };
 enum : u64 { CK_NEVER = ~u64(0) };
 
@@ -42,7 +42,7 @@ struct CkUnit {
   u8* own;    // memory of this unit alone, on a page border
   CkTeam* team;
   const i64* sizes;  // the launch parameters of the call
-  const u64* alarm;  // of the call; not 0: units ask whether they stop
+  const u64* alarm;  // of the call; not 0: units ask whether they stop (see also `ck_may_end`)
   bool (*stops)(CkUnit* unit, i64 loop, i64 trip);
 };
 
@@ -104,9 +104,19 @@ CK_INLINE void ck_arrive(const CkUnit* unit) {
 CK_INLINE bool ck_wait(CkUnit* unit) { return unit->count != 1 && ck_wait_for_all(unit); }
 
 // At the head of an iteration: true if the unit leaves, because the call is stopped. `loop`: its number in
-// the program; `trip`: the number of its iterations so far. Programs keep the address of the alarm.
+// the program; `trip`: the number of its iterations so far; -1: nobody counts them. Programs keep the
+// address of the alarm.
 CK_INLINE bool ck_stops(CkUnit* unit, const u64* alarm, i64 loop, i64 trip) {
   return CK_UNLIKELY(__atomic_load_n(alarm, __ATOMIC_RELAXED) != 0) && unit->stops(unit, loop, trip);
+}
+
+// At the head of a step of a recursion, which goes on while the top of its stack is at least 0: true if it is
+// not, or if the alarm rings. The lower half of an alarm that rings is more than any top, so one comparison
+// finds both.
+CK_INLINE bool ck_may_end(const u64* alarm, i32 top) {
+  const i32 least = i32(__atomic_load_n(alarm, __ATOMIC_RELAXED));
+  if (least < 0) __builtin_unreachable();  // then an index that is `top` needs no test for less than 0
+  return CK_UNLIKELY(top < least);
 }
 
 // Read by the runtime before it calls the program.

@@ -100,11 +100,14 @@ XLA_FFI_Error* FailStopped(XLA_FFI_CallFrame* frame, const End& end) {
     length = strlen(line);
   }
   bool late = end.reason == kTimeIsOver;
-  char text[1024], limit[64] = "";
+  char text[1024], limit[64] = "", trips[64] = "";
   if (late) snprintf(limit, sizeof(limit), "after %g s ", double(end.limit) * 1e-9);
+  if (end.trip >= 0) {
+    snprintf(trips, sizeof(trips), ", which had run %lld iterations", static_cast<long long>(end.trip));
+  }
   const char* advice = late ? "; raise max_seconds if it needs longer" : "";
-  snprintf(text, sizeof(text), "jax_cocktail: stopped %sin %.*s, which had run %lld iterations%s", limit,
-           int(length < 800 ? length : 800), line, static_cast<long long>(end.trip), advice);
+  snprintf(text, sizeof(text), "jax_cocktail: stopped %sin %.*s%s%s", limit,
+           int(length < 800 ? length : 800), line, trips, advice);
   return Fail(frame, late ? XLA_FFI_Error_Code_DEADLINE_EXCEEDED : XLA_FFI_Error_Code_CANCELLED, text);
 }
 

@@ -1,6 +1,7 @@
 // Stops a call while it runs: on Ctrl-C, or when its time is over.
 //
-// A program looks at the alarm of its call in every iteration of a loop that may take long. An alarm is a
+// A program looks at the alarm of its call in every step of a recursion, and in every iteration, or every few
+// short ones, of a loop that may take long. An alarm is a
 // question, not an order: the unit that sees it asks here whether the call stops, and leaves the program if
 // so. The other units see the alarm too, or find at their next barrier that a unit has left.
 //
@@ -22,11 +23,13 @@ const int kMostRuns = 256;                      // calls at a time that can be s
 const u64 kTimerNanoseconds = 2000000;          // between two looks of the timer
 const u64 kLookAtHandlerNanoseconds = 1000000;  // Python installs its handler again whenever a user sets one
 
+const u64 kAboveAnyTop = 0x7fffffff;            // the lower half of an alarm that rings: see `ck_may_end`
+
 enum StopReason : int { kGoesOn = 0, kInterrupted = 1, kTimeIsOver = 2 };
 
 // A running call.
 struct alignas(128) Run {
-  u64 alarm;     // StopReasons that were raised since the units last asked
+  u64 alarm;     // StopReasons that were raised since the units last asked, in the upper half
   u32 used;      // by a call
   bool hears;    // Ctrl-C
   bool foreign;  // XLA's thread runs it: which thread of Python has made it is not known
@@ -34,7 +37,7 @@ struct alignas(128) Run {
   u64 limit;     // of the call when it began, nanoseconds; when it is stopped, the one that stopped it
   int reason;    // why it stops
   i64 loop;      // where the first unit left: the number of the loop, and its iterations so far
-  i64 trip;
+  i64 trip;      // -1: not counted
 };
 
 Run runs[kMostRuns];
@@ -61,7 +64,9 @@ u64 looked_at_handler = 0;
 pthread_mutex_t handler_mutex = PTHREAD_MUTEX_INITIALIZER;
 pthread_mutex_t question_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-void Raise(Run* run, StopReason reason) { __atomic_fetch_or(&run->alarm, u64(reason), __ATOMIC_RELEASE); }
+void Raise(Run* run, StopReason reason) {
+  __atomic_fetch_or(&run->alarm, u64(reason) << 32 | kAboveAnyTop, __ATOMIC_RELEASE);
+}
 
 void OnInterrupt(int signal, siginfo_t* info, void* context) {
   int before = errno;
@@ -221,7 +226,7 @@ bool AsksToStop(Run* run, i64 loop, i64 trip) {
   if (IsStopped(run)) return true;
   if (pthread_mutex_trylock(&question_mutex) != 0) return false;
   if (!IsStopped(run)) {
-    u64 raised = __atomic_exchange_n(&run->alarm, 0, __ATOMIC_ACQUIRE);
+    u64 raised = __atomic_exchange_n(&run->alarm, 0, __ATOMIC_ACQUIRE) >> 32;
     int reason = kGoesOn;
     u64 limit = LimitOf(run);
     if ((raised & kTimeIsOver) && run->begin != 0 && limit != 0 && Nanoseconds() >= run->begin + limit) {

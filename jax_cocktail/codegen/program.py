@@ -23,6 +23,7 @@ from jax_cocktail.codegen.kernel import (
     Line,
     Name,
     SizeName,
+    Spelled,
     spelled,
     text,
 )
@@ -405,22 +406,16 @@ def _emit_whole_loop(context: Context, loop: LoopUTask) -> None:
             emit_transfer(context, loop.body.results, loop.carried)
         del context.indices[name]
         return
-    trip = stops.counted(context, loop)
-    with context.writer.block("for (;;)"), _repeated(context):
-        head: Expression = ""
-        if trip is not None:
-            stops.emit_check(context, loop, trip)
-            if (several := stops.checked_trips(context, loop)) > 1:
-                head = code("for (i64 end = {} + {}; {} < end; ++{})", trip, several, trip, trip)
-        with context.writer.block(head) if head else nullcontext():
-            _emit_region(context, loop.condition)
-            last = code("if (!{}) break;", context.register(loop.condition.results[0]))
-            context.writer.add(last)
-            _emit_region(context, loop.body)
-            context.stamp_within(loop)
-            emit_transfer(context, loop.body.results, loop.carried)
-        if head:
-            context.writer.add(last)
+    with _repeated(context), stops.trips(context, loop, partial(_emit_condition, context, loop.condition)):
+        _emit_region(context, loop.body)
+        context.stamp_within(loop)
+        emit_transfer(context, loop.body.results, loop.carried)
+
+
+def _emit_condition(context: Context, condition: Region) -> Spelled:
+    """Emits the condition of a loop. Returns the statement that leaves it."""
+    _emit_region(context, condition)
+    return code("if (!{}) break;", context.register(condition.results[0]))
 
 
 def _count_trips(context: Context, loop: LoopUTask) -> Name:

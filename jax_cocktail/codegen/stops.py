@@ -2,24 +2,25 @@
 
 A loop whose number of trips is not known has one, and so has any other that may take long. What is short
 stays as compilers like it: with a check, they neither unroll nor vectorise a loop. Such a loop is in one with
-a check, or the program ends soon.
+a check, or the program ends soon. The loop of a recursion leaves the check to its condition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from jax_cocktail.codegen.context import Context
-from jax_cocktail.codegen.kernel import LEFT, Name, spelled
+from jax_cocktail.codegen.kernel import LEFT, Expression, Name, Spelled, spelled
 from jax_cocktail.codegen.outline import Outer
 from jax_cocktail.codegen.writer import code
 from jax_cocktail.cost.work import Work, region_work, work
 from jax_cocktail.device.tuning import PROGRAM
-from jax_cocktail.utask.ir import LoopUTask, walk
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, operators_in, walk
 from jax_cocktail.utask.sizes import Size
 
 _ALARM = Name("alarm", outer=True)
+_NOT_COUNTED = "-1"
 _MOST_TRIPS = 512  # from one check to the next
 _MOST_WORK = 16 * PROGRAM.unchecked  # of these trips, a few milliseconds at most
 
@@ -36,14 +37,58 @@ def _is_one_trip(context: Context, loop: LoopUTask) -> bool:
     return shared and loop.trip_count is not None and loop.trip_count <= context.plan.most_units
 
 
-def counted(context: Context, loop: LoopUTask) -> Name | None:
-    """Begins to count the trips of a loop with a condition. The variable; None if the loop has no check."""
+@contextmanager
+def trips(context: Context, loop: LoopUTask, condition: Callable[[], Spelled]) -> Iterator[None]:
+    """The heads of a loop with a condition. `condition` emits it, and returns the statement that leaves the
+    loop."""
     if not context.target.stop:
+        with context.writer.block("for (;;)"):
+            context.writer.add(condition())
+            yield
+    elif (top := _top_of_stack(context, loop)) is not None:
+        with context.writer.block("for (;;)"):
+            with context.writer.block(code("while (!ck_may_end({}, {}))", _alarm(context), top)):
+                yield
+            context.writer.add(condition())
+            emit_check(context, loop, _NOT_COUNTED)
+    else:
+        with _counted(context, loop, condition):
+            yield
+
+
+@contextmanager
+def _counted(context: Context, loop: LoopUTask, condition: Callable[[], Spelled]) -> Iterator[None]:
+    writer, several = context.writer, checked_trips(context, loop)
+    trip = Name(f"trip{len(context.loops)}", outer=True)
+    context.names[trip] = Outer("i64")
+    writer.set(trip, "0")
+    with writer.block("for (;;)"):
+        emit_check(context, loop, trip)
+        if several == 1:
+            writer.set(trip, code("{} + 1", trip))
+            writer.add(condition())
+            yield
+            return
+        with writer.block(code("for (i64 end = {} + {}; {} < end; ++{})", trip, several, trip, trip)):
+            last = condition()
+            writer.add(last)
+            yield
+        writer.add(last)
+
+
+def _top_of_stack(context: Context, loop: LoopUTask) -> Expression | None:
+    """The variable that is at least 0 while a recursion runs. To count its short steps, even in blocks, takes
+    a tenth of its time. So one comparison tests both this variable and the alarm, and nothing counts. Other
+    loops of branches with such a condition are served alike."""
+    assert loop.condition is not None
+    operators = [o for o in operators_in(loop.condition) if o.kind != "constant"]
+    branches = any(isinstance(s, BranchUTask) for s in loop.body.body)
+    if not branches or [o.kind for o in operators] != ["ge"]:
         return None
-    name = Name(f"trip{len(context.loops)}", outer=True)
-    context.names[name] = Outer("i64")
-    context.writer.set(name, "0")
-    return name
+    top, least = operators[0].inputs
+    zero = context.literal(bytes(4), "int32")
+    is_top = top in loop.condition.parameters and top.type.dtype == "int32"
+    return context.register(top) if is_top and context.registers.get(least) == zero else None
 
 
 def checked_trips(context: Context, loop: LoopUTask) -> int:
@@ -71,14 +116,17 @@ def blocks(context: Context, loop: LoopUTask, name: Name, several: int) -> Itera
             yield
 
 
-def emit_check(context: Context, loop: LoopUTask, trip: Name) -> None:
-    """The unit leaves here if the call is stopped. `trip`: the variable with the number of trips so far."""
+def emit_check(context: Context, loop: LoopUTask, trip: Expression) -> None:
+    """The unit leaves here if the call is stopped. `trip`: the number of trips so far."""
     if not context.target.stop or not may_take_long(loop) or _is_one_trip(context, loop):
         return
-    context.names[_ALARM] = Outer("const u64*", address="unit->alarm")
-    context.needs.add("units")
     number = len(context.loops)
     context.loops.append(loop.source)
-    context.writer.add(code(context.target.stop, alarm=_ALARM, loop=number, trip=trip, left=LEFT))
-    if loop.condition is not None and checked_trips(context, loop) == 1:
-        context.writer.set(trip, code("{} + 1", trip))
+    alarm = _alarm(context)
+    context.writer.add(code(context.target.stop, alarm=alarm, loop=number, trip=trip, left=LEFT))
+
+
+def _alarm(context: Context) -> Name:
+    context.names[_ALARM] = Outer("const u64*", address="unit->alarm")
+    context.needs.add("units")
+    return _ALARM

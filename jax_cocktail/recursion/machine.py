@@ -374,15 +374,17 @@ class StackMachine:
         top = state["top"] + 1
         arguments = self._arguments(end, frame)
         frame.store(plan.live[end.block] - set(plan.blocks[end.block].received))
-        status = jnp.where(top >= plan.depth, DEPTH, state["status"])
+        full = top >= plan.depth
+        status = jnp.where(full, DEPTH, state["status"])
         if task.numbering is Numbering.FRESH:
-            status = jnp.where(state["calls"] >= task.max_calls, CALLS, status)
+            many = state["calls"] >= task.max_calls
+            full, status = full | many, jnp.where(many, CALLS, status)
             frame.set(calls=state["calls"] + 1)
         frame.set(
             frames=self._passed(frame.state["frames"], arguments, top),
             labels=put(state["labels"], top, jnp.int32(plan.points[end.block])),
             label=jnp.int32(plan.points[plan.entries[end.call.function]]),
-            top=jnp.where(status == FINE, top, -1),
+            top=jnp.where(full, -1, top),  # a test of the status, which is fine before, would slow every call
             status=status,
         )
         return frame.state
