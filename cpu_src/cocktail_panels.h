@@ -54,15 +54,30 @@ CK_INLINE void ck_panel_groups(const CkColumns<C>& d, i64 first, i64 last, i64 f
   }
 }
 
-// n: whole panels. M: m, or -1 if it is not known.
-template <class C, int M, class Rows, class Sink>
-CK_INLINE void ck_panels(const CkColumns<C>& d, const Rows& rows, const Sink& sink) {
-  constexpr int tall = ck_tallest(M, kCkBlockRows);
-  typedef CkBlocks<kCkBlockRows, tall> Blocks;
+template <class C, int TALL, class Rows, class Sink>
+CK_INLINE void ck_panel_rows(const CkColumns<C>& d, const Rows& rows, const Sink& sink) {
+  typedef CkBlocks<kCkBlockRows, TALL> Blocks;
   const Blocks blocks(d.m);
   for (i64 first = 0; first < blocks.count; first += blocks.together) {
     const i64 next = first + blocks.together, last = next < blocks.count ? next : blocks.count;
-    ck_panel_groups<C, tall, ck_panel_vectors(Blocks::tall)>(d, first, last, 0, rows, sink);
+    ck_panel_groups<C, TALL, ck_panel_vectors(Blocks::tall)>(d, first, last, 0, rows, sink);
+  }
+}
+
+// n: whole panels. M: m, or -1 if it is not known.
+template <class C, int M, class Rows, class Sink>
+CK_INLINE void ck_panels(const CkColumns<C>& d, const Rows& rows, const Sink& sink) {
+  if constexpr (M < 0) {
+    switch (ck_tallest(d.m, kCkBlockRows)) {
+      case 3: return ck_panel_rows<C, 3>(d, rows, sink);
+      case 4: return ck_panel_rows<C, 4>(d, rows, sink);
+      case 5: return ck_panel_rows<C, 5>(d, rows, sink);
+      case 6: return ck_panel_rows<C, 6>(d, rows, sink);
+    }
+    static_assert(kCkBlockRows == 6, "a case for each");
+    ck_panel_rows<C, 2>(d, rows, sink);  // also of a single row
+  } else {
+    ck_panel_rows<C, ck_tallest(M, kCkBlockRows)>(d, rows, sink);
   }
 }
 
