@@ -49,7 +49,7 @@ def _lowered(request: Request, obstacle: str) -> Outcome:
             return Outcome(closed, STATE.stock)
         if not obstacle:
             request = _with_less_communication(request)
-        choice = None if obstacle else _in_parts(request)
+        choice = None if obstacle or has_symbolic_sizes(request.closed) else _in_parts(request)
         if choice is None:
             refusal = _refusal(request, obstacle or request.place.obstacle)
             choice = _whole(request) if refusal is None else Choice(closed, STATE.stock, refusal)

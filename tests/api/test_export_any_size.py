@@ -172,6 +172,30 @@ def test_gpus_have_fixed_sizes():
     assert "jax_cocktail_gpu" not in exported.mlir_module()
 
 
+def test_several_devices_have_fixed_sizes():
+    program = """
+        import jax, jax.numpy as jnp, numpy as np, pytest, jax_cocktail
+        from jax.sharding import NamedSharding, PartitionSpec
+        from tests.api.test_export_any_size import export, lax
+
+        (n,) = export.symbolic_shape("n")
+        mesh = jax.make_mesh((2,), ("d",))
+        divided = NamedSharding(mesh, PartitionSpec("d"))
+        function = lambda x: lax.fori_loop(0, 4, lambda _, c: jnp.tanh(c) * 0.5, x)
+        mapped = jax.shard_map(function, mesh=mesh, in_specs=PartitionSpec("d"), out_specs=PartitionSpec("d"))
+        shape = jax.ShapeDtypeStruct((2 * n, 4), jnp.float32, sharding=divided)
+        for each in (function, mapped):
+            compiled = jax_cocktail.jit(each, options={"force": "cocktail"})
+            with pytest.warns(jax_cocktail.CocktailWarning, match="for several devices have fixed ones"):
+                exported = jax_cocktail.export(compiled)(shape)
+            assert "jax_cocktail_cpu" not in exported.mlir_module()
+            if each is function:  # jax cannot call the other one
+                x = jax.device_put(jnp.ones((8, 4)), divided)
+                print(np.array_equal(jax.jit(exported.call)(x), jax.jit(function)(x)))
+    """
+    assert python(program, XLA_FLAGS="--xla_force_host_platform_device_count=2").split() == ["True"]
+
+
 def test_what_wins_is_a_decision_of_the_model():
     """Nothing is measured without arguments."""
     compiled = jax_cocktail.jit(lstm)

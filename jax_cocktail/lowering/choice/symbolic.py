@@ -21,6 +21,7 @@ from jax_cocktail.lowering.edge import custom_call, notices
 from jax_cocktail.lowering.edge.adapter import Calls, primitive_name
 from jax_cocktail.lowering.edge.capture import untaken
 from jax_cocktail.lowering.edge.flatten import Flat, flatten
+from jax_cocktail.lowering.edge.meshes import parts_in
 from jax_cocktail.lowering.edge.symbolic import admits, names_in, obstacle, sample, sizes_in
 from jax_cocktail.lowering.edge.symbolic_call import AnySize, rewrite_any_size
 from jax_cocktail.lowering.state import STATE
@@ -55,6 +56,8 @@ def choose_symbolic(request: Request) -> Choice:
 def _chosen(request: Request) -> Choice:
     if request.platform != custom_call.PLATFORM:
         raise UnsupportedError("our programs for GPUs have fixed ones")
+    if request.place.devices > 1 or any(True for _ in parts_in(request.closed)):
+        raise UnsupportedError("our programs for several devices have fixed ones")
     flat = flatten(request.closed, Calls(request.platform))
     pairs = [*_pairs(request, flat)]
     if not pairs:
