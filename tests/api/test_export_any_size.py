@@ -185,6 +185,7 @@ def test_several_devices_have_fixed_sizes():
         mapped = jax.shard_map(function, mesh=mesh, in_specs=PartitionSpec("d"), out_specs=PartitionSpec("d"))
         shape = jax.ShapeDtypeStruct((2 * n, 4), jnp.float32, sharding=divided)
         for each in (function, mapped):
+            jax_cocktail.memory.MEMORY.warned.clear()
             compiled = jax_cocktail.jit(each, options={"force": "cocktail"})
             with pytest.warns(jax_cocktail.CocktailWarning, match="for several devices have fixed ones"):
                 exported = jax_cocktail.export(compiled)(shape)
