@@ -52,7 +52,7 @@ from jax_cocktail.memory import MEMORY
 from jax_cocktail.placement.limits import in_cluster, limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.placement.place import place
-from jax_cocktail.schedule.general import LEVELS, generalise, suits_all
+from jax_cocktail.schedule.general import LEVELS, forms_in, generalise, suits_all
 from jax_cocktail.schedule.launch_parameters import known_lengths, launch_parameters
 from jax_cocktail.schedule.loops.concat_gates import concat_gates
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
@@ -336,7 +336,7 @@ def _emit_general(
         first = generalise(program, varying, 2 * level)
         if first is None:
             return None
-        key = identity(first.program, candidate), machine, *first.given  # what stands for a few may be large
+        key = identity(first.program, candidate), machine, forms_in(first.program)
         if key not in MEMORY.general:
             second = generalise(program, varying, 2 * level + 1)
             if second is None:

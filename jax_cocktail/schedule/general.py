@@ -12,7 +12,7 @@ comparing sizes is noted (`sizes.deciding`), and must hold for the numbers of a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite, prod
 
@@ -29,7 +29,7 @@ from jax_cocktail.utask.ir import (
 )
 from jax_cocktail.utask.numbers import Number, encoded, is_number, numbers, numbers_of
 from jax_cocktail.utask.rewrite import rewrite
-from jax_cocktail.utask.sizes import Parameter, Size, at, is_general, least_of, sized
+from jax_cocktail.utask.sizes import Parameter, Size, at, is_general, least_of, size_in, sized
 from jax_cocktail.utask.types import Value
 
 # For each range of numbers, its first one and groups of numbers that stand for it: primes, which nothing
@@ -69,7 +69,10 @@ def generalise(program: UProgram, varying: Collection[int], attempt: int = 0) ->
         stand_in = _stand_in(number, attempt, taken)
         if stand_in is None:
             return None
-        tied = axes_tied_to(program, (value, axis))
+        try:
+            tied = axes_tied_to(program, (value, axis))
+        except ValueError:  # a reshape of an axis that is not general to one that is
+            return None
         places = [(k, d) for k, d in places if (program.entry.parameters[k], d) not in tied]
         taken.add(stand_in.value)
         given[stand_in] = number
@@ -93,6 +96,16 @@ def _stand_in(number: int, attempt: int, taken: Collection[int]) -> Parameter | 
             return Parameter(free[second], least=first, most=most) if second < len(free) else None
         most = first - 1
     return None
+
+
+def forms_in(program: UProgram) -> tuple[Hashable, ...]:
+    """The forms of the sizes that follow from general parameters: programs of equal text may differ in
+    them."""
+    found = [n for value in defined_in(program.entry) for n in value.type.shape]
+    trips = (s.trip_count for s in walk(program.entry) if isinstance(s, LoopUTask))
+    found += [n for n in trips if n is not None]
+    found += [n for o in operators_in(program.entry) if is_number(o) and (n := size_in(o.data)) is not None]
+    return tuple(n.terms for n in found if isinstance(n, Size) and n.is_general)
 
 
 def suits_all(program: UProgram) -> bool:

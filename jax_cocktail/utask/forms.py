@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.sizes import COMPARISONS, Atom, Decision, Parameter, Quotient, Size, Term
 
 Place = tuple[int, int]  # an operand and an axis
@@ -63,6 +64,8 @@ class Forms:
     def _atom(self, atom: Atom) -> list[int]:
         if isinstance(atom, Quotient):
             return [atom.divisor, *self._terms(atom.dividend.terms)]
+        if atom.least and atom not in self._places:
+            raise UnsupportedError(f"no operand has the size for which {atom.value} stands")
         if atom.least:
             return [0, *self._places[atom]]
         return [1, *self._terms(atom.follows or (((), atom.value),))]

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from jax_cocktail.utask.ir import UOperator, once
+from jax_cocktail.utask.sizes import Size
 from jax_cocktail.utask.types import Shape
 
 
@@ -36,16 +37,32 @@ def positions(operator: UOperator) -> tuple[Position, ...]:
     return tuple(Position(d, -1, n - 1) if d in flipped else Position(d) for d, n in enumerate(shape))
 
 
-@lru_cache(maxsize=4096)
-def axis_groups(source: Shape, target: Shape) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+Groups = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+def axis_groups(source: Shape, target: Shape) -> Groups:
     """Axes of both sides of a reshape that have as many elements together, as few as possible in each group;
-    without unit axes. A group is a run of elements that keep their order."""
+    without unit axes. A group is a run of elements that keep their order. Raises ValueError if one side has
+    more elements."""
+    if any(isinstance(n, Size) for n in (*source, *target)):
+        return _groups(source, target)  # each program notes its own comparisons
+    return _known_groups(source, target)
+
+
+@lru_cache(maxsize=4096)
+def _known_groups(source: Shape, target: Shape) -> Groups:
+    return _groups(source, target)
+
+
+def _groups(source: Shape, target: Shape) -> Groups:
     left, right = (deque(d for d, n in enumerate(shape) if n != 1) for shape in (source, target))
     found = []
     while left and right:
         ins, outs = [left.popleft()], [right.popleft()]
         taken, made = source[ins[0]], target[outs[0]]
         while taken != made:
+            if not (left if taken < made else right):
+                raise ValueError(f"{source} and {target} have other numbers of elements")
             if taken < made:
                 ins.append(left.popleft())
                 taken *= source[ins[-1]]

@@ -98,6 +98,14 @@ def test_coincidences():
         called(states, (array(HIDDEN, HIDDEN), array(LENGTH, size, HIDDEN)))
 
 
+def test_both_axes_of_random_numbers():
+    function = lambda x: lax.fori_loop(  # noqa: E731
+        0, 3, lambda _, c: jnp.tanh(c + jax.random.normal(jax.random.PRNGKey(3), c.shape)), x
+    )
+    for size in (5, 40, 33):
+        called(function, (array(size, size),))
+
+
 def test_two_sizes_vary():
     function = lambda xs, ys: attending(xs, ys)  # noqa: E731
     for cache, queries in ((20, 10), (33, 40), (64, 64), (12, 90), (35, 35)):

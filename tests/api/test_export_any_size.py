@@ -141,26 +141,69 @@ def test_inside_of_another_function():
     assert found[1:] == [True] * 2
 
 
+W = array(8, 8)
+NUMBERS = {
+    "closed over": (lambda x: lax.fori_loop(0, 4, lambda _, c: jnp.tanh(c @ W) + x, x * 2), ("n, 8",)),
+    "a number": (lambda x: lax.fori_loop(0, 4, lambda _, c: (c + x.shape[0]) / 2, x), ("n",)),
+    "two axes": (lambda x: lax.fori_loop(0, 4, lambda _, c: jnp.tanh(c @ c.T), x), ("n, n",)),
+    "beside": (lambda x, s: lax.fori_loop(0, 4, lambda _, c: jnp.tanh(c), s) + x.sum(), ("n", "8")),
+}
+FEW = {
+    "a polynomial": (lambda n: (n - 119) * (n - 142) + n, "n"),
+    "random": (lambda n: jax.random.normal(jax.random.PRNGKey(3), (n, n)), "n, n"),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_sizes_as_numbers(name):
+    """A size may be that of a constant, or a number that stands for others."""
+    function, shapes = NUMBERS[name]
+    of = [jax.ShapeDtypeStruct(export.symbolic_shape(each), jnp.float32) for each in shapes]
+    exported = jax_cocktail.export(jax_cocktail.jit(function, options=FORCED))(*of)
+    for n in (1, 8, 33, 119, 142):
+        given = (array(*(n if d == "n" else int(d) for d in each.split(", "))) * 0.1 for each in shapes)
+        assert checked(exported, function, (*given,))
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_what_samples_do_not_tell(name):
+    """Stock XLA runs what is the same for two numbers only, or made in another way for each."""
+    make, shape = FEW[name]
+    function = lambda x: lax.fori_loop(0, 4, lambda _, c: (c + make(x.shape[0])) / 2, x)  # noqa: E731
+    compiled = jax_cocktail.jit(function, options={"force": "cocktail"})
+    sizes = jax.ShapeDtypeStruct(export.symbolic_shape(shape), jnp.float32)
+    with pytest.warns(jax_cocktail.CocktailWarning, match="only a few have programs of ours; export each"):
+        exported = jax_cocktail.export(compiled)(sizes)
+    for n in (1, 5, 40, 119, 142):
+        checked(exported, function, (array(*[n] * len(shape.split(","))),))
+
+
 def halves(x):
     return lax.fori_loop(0, 4, lambda _, c: jnp.tanh(c) * 0.5, x[: x.shape[0] // 2])
 
 
+def counts_halves(x):
+    return lax.fori_loop(0, 4, lambda _, c: (c + x.shape[0] // 2) * 0.5, x)
+
+
+@pytest.mark.parametrize("function", [halves, counts_halves])
 @pytest.mark.parametrize("make", [export.export, jax_cocktail.export])
-def test_quotients_are_stock(make):
-    compiled = jax_cocktail.jit(halves, options={"force": "cocktail"})
+def test_quotients_are_stock(make, function):
+    compiled = jax_cocktail.jit(function, options={"force": "cocktail"})
     reason = "symbolic sizes.*floordiv.*is neither a sum nor a product.*export each size"
     with pytest.warns(jax_cocktail.CocktailWarning, match=reason) as told:
         exported = make(compiled)(*spec((array(5),), (array(7),), "n"))
     assert __file__ in str(told[0].message), "it names the loop"
     for n in (4, 5):
-        assert not checked(exported, halves, (array(n),))
+        assert not checked(exported, function, (array(n),))
 
 
 def test_geometry_is_in_the_text():
     """A convolution has a program for one image, and stock XLA runs others."""
     compiled = jax_cocktail.jit(image, options={"force": "cocktail"})
     make = lambda n: (array(3, 3, 2, 2), array(n, 6, 5, 2))  # noqa: E731
-    exported = jax_cocktail.export(compiled)(*spec(make(5), make(7), "n"))
+    with pytest.warns(jax_cocktail.CocktailWarning, match="only a few have programs of ours"):
+        exported = jax_cocktail.export(compiled)(*spec(make(5), make(7), "n"))
     assert [checked(exported, image, make(n)) for n in (1, 5)] == [True, False]
 
 

@@ -1,16 +1,18 @@
 """Chooses for a call with symbolic sizes, which is exported for any.
 
-Samples of it are compiled: numbers stand for the symbolic sizes (`edge.symbolic`). What two samples have
-otherwise are numbers that vary, so a program that serves any of them serves all calls (`families`). Many, few
-and one have programs of their own, as `schedule.general` divides them, and a call takes the one that suits.
-If none does, stock XLA runs it.
+Samples of it are compiled: numbers stand for the symbolic sizes (`edge.symbolic`). What samples have
+otherwise are numbers that vary, and a program that is made general in one way for all samples serves all
+calls. Sizes are polynomials, and there is a sample more than their highest degree: what is equal in all
+samples is equal. Many, few and one have programs of their own, as `schedule.general` divides them, and a call
+takes the one that suits. If none does, stock XLA runs it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING
 
 from jax_cocktail.errors import UnsupportedError
@@ -22,10 +24,18 @@ from jax_cocktail.lowering.edge.adapter import Calls, primitive_name
 from jax_cocktail.lowering.edge.capture import untaken
 from jax_cocktail.lowering.edge.flatten import Flat, flatten
 from jax_cocktail.lowering.edge.meshes import parts_in
-from jax_cocktail.lowering.edge.symbolic import admits, names_in, obstacle, sample, sizes_in
+from jax_cocktail.lowering.edge.symbolic import (
+    admits,
+    degree_of,
+    names_in,
+    obstacle,
+    sample,
+    sizes_in,
+)
 from jax_cocktail.lowering.edge.symbolic_call import AnySize, rewrite_any_size
 from jax_cocktail.lowering.state import STATE
 from jax_cocktail.report import Report
+from jax_cocktail.schedule.general import LEVELS, forms_in, generalise
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.forms import Forms, Place
 from jax_cocktail.utask.ir import UProgram
@@ -36,11 +46,17 @@ from jax_cocktail.utask.sizes import Decision, Parameter, Size
 if TYPE_CHECKING:
     from jax_cocktail.compiler import Emitted
 
-# Numbers of the samples, many and few: no other number of a program should be one of them. One is itself.
-_SAMPLES = ((119, 143, 187, 209, 221, 247), (21, 27, 26, 22, 25, 18), (1,))
-_MORE = ((551, 583, 611, 649, 689, 697), (46, 51, 58, 62, 77, 82), (5, 7, 6, 10, 13, 14))
+# Numbers of the samples, many and few. One is itself.
+_SAMPLES = ((119, 142, 187, 208, 221, 247), (21, 26, 27, 22, 25, 18), (1,) * 6)
+# For what suits the others may not suit these: even ones, more, fewer.
+_MORE = (
+    *((202, 235, 274, 303, 346, 381), (551, 582, 611, 649, 689, 697), (46, 51, 58, 62, 77, 82)),
+    *((22, 25, 18, 27, 21, 26), (5, 6, 7, 10, 13, 14)),
+)
 _MOST_NAMES = 2  # symbolic sizes that are many, few or one independently of each other
 _NONE = "each of its sizes needs a program of its own"
+_FEW = "of its symbolic sizes, only a few have programs of ours"
+_ADVICE = "export each size that you need"
 
 
 def choose_symbolic(request: Request) -> Choice:
@@ -48,7 +64,7 @@ def choose_symbolic(request: Request) -> Choice:
     try:
         return _chosen(request)
     except UnsupportedError as error:
-        reason = f"the module has symbolic sizes, and {error.reason}; export each size that you need"
+        reason = f"the module has symbolic sizes, and {error.reason}; {_ADVICE}"
         report = notices.refuse(request.closed, request.mark, reason, quiet=request.force == "stock")
         return Choice(request.closed, STATE.stock, report)
 
@@ -59,10 +75,10 @@ def _chosen(request: Request) -> Choice:
     if request.place.devices > 1 or any(True for _ in parts_in(request.closed)):
         raise UnsupportedError("our programs for several devices have fixed ones")
     flat = flatten(request.closed, Calls(request.platform))
-    pairs = [*_pairs(request, flat)]
-    if not pairs:
-        raise UnsupportedError("no two numbers stand for them")
-    first, mark = pairs[0].requests[0], request.mark
+    samples = [*_samples(request, flat)]
+    if not samples:
+        raise UnsupportedError("too few numbers stand for them")
+    first, mark = samples[0].requests[0], request.mark
     captured = first.prepared.captured
     report = Report(mark.function, left=captured.left, beside=captured.beside, choice="stock")
     if not captured.regions:
@@ -73,12 +89,15 @@ def _chosen(request: Request) -> Choice:
         return Choice(request.closed, True, replace(report, why=decision.why))
     custom_call.register(request.platform)
     taken = first.prepared.taken(decision.plan)
-    programs = {n: _programs(pairs, decision.plan.candidate, n) for n in taken}
+    programs = {n: _programs(samples, decision.plan.candidate, n) for n in taken}
     if not any(programs.values()):
         raise UnsupportedError(_NONE)
-    without = untaken([captured.regions[n] for n, found in programs.items() if not found], _NONE)
-    report = replace(report, left=(*report.left, *without), choice=decision.choice, why=decision.why)
-    notices.complain(report.left, mark)
+    usual = {n for n in taken if any(_suits(each, first.prepared.programs[n]) for each in programs[n])}
+    seldom = (untaken([captured.regions[n]], _FEW if programs[n] else _NONE) for n in taken if n not in usual)
+    without = (*chain.from_iterable(seldom),)
+    notices.complain(captured.left, mark)
+    notices.complain(without, mark, _ADVICE)
+    report = replace(report, left=(*captured.left, *without), choice=decision.choice, why=decision.why)
     ours = {n: found for n, found in programs.items() if found}
     loops = {n: places_in(first.prepared, n, found[0].executable, mark) for n, found in ours.items()}
     STATE.ours += 1
@@ -89,42 +108,36 @@ def _chosen(request: Request) -> Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two samples of a call, and the numbers in them that stand for its symbolic sizes."""
+class _Samples:
+    """Samples of a call, and the numbers in each of them that stand for its symbolic sizes."""
 
-    requests: tuple[Request, Request]
-    numbers: tuple[tuple[int, ...], tuple[int, ...]]
+    requests: tuple[Request, ...]
+    numbers: tuple[tuple[int, ...], ...]
 
-    def programs(self, region: int) -> tuple[UProgram, UProgram]:
-        first, second = (each.prepared.programs[region] for each in self.requests)
-        return first, second
+    def programs(self, region: int) -> list[UProgram]:
+        return [each.prepared.programs[region] for each in self.requests]
 
 
-def _pairs(request: Request, flat: Flat) -> Iterator[_Pair]:
-    """Two samples for each combination of many, few and one, many first."""
+def _samples(request: Request, flat: Flat) -> Iterator[_Samples]:
+    """Samples for each combination of many, few and one, many first."""
     whole = flat.close(flat.equations)
-    sizes = sizes_in(whole)
+    sizes, needed = sizes_in(whole), degree_of(whole) + 1
     if reason := obstacle(sizes):
         raise UnsupportedError(reason)
     names = names_in(sizes)
-    samples = (*_SAMPLES, *_MORE) if len(names) == 1 else _SAMPLES
-    together = [(pool,) * len(names) for pool in samples]
-    for pools in product(samples, repeat=len(names)) if len(names) <= _MOST_NAMES else together:
-        found: list[tuple[Request, tuple[int, ...]]] = []
-        for chosen in _numbers(pools):
-            numbers = dict(zip(names, chosen, strict=True))
-            if len(found) < 2 and admits(sizes, numbers):
-                made = replace(request, closed=sample(whole, numbers))
-                found += [(made, chosen)] if _is_like(made, flat) else []
-        if len(found) == 2:
-            (first, mine), (second, other) = found
-            yield _Pair((first, second), (mine, other))
-
-
-def _numbers(pools: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """Numbers from pools that stand for symbolic sizes: different ones for each, and in each sample."""
-    for k in range(len(_SAMPLES[0])):
-        yield tuple(pool[(k + place) % len(pool)] for place, pool in enumerate(pools))
+    pools = (*_SAMPLES, *_MORE) if len(names) == 1 else _SAMPLES
+    together = [(pool,) * len(names) for pool in pools]
+    for combined in product(pools, repeat=len(names)) if len(names) <= _MOST_NAMES else together:
+        wanted = 1 if {*chain.from_iterable(combined)} == {1} else needed
+        found: dict[tuple[int, ...], Request] = {}
+        for k in range(len(_SAMPLES[0])):  # other numbers for each size, and in each sample
+            chosen = tuple(pool[(k + place) % len(pool)] for place, pool in enumerate(combined))
+            given = dict(zip(names, chosen, strict=True))
+            if len(found) < wanted and chosen not in found and admits(sizes, given):
+                made = replace(request, closed=sample(whole, given))
+                found.update({chosen: made} if _is_like(made, flat) else {})
+        if len(found) == wanted:
+            yield _Samples(tuple(found.values()), tuple(found))
 
 
 def _is_like(request: Request, flat: Flat) -> bool:
@@ -136,14 +149,13 @@ def _is_like(request: Request, flat: Flat) -> bool:
 # ---- programs ----------------------------------------------------------------------------------------------
 
 
-def _programs(pairs: Sequence[_Pair], candidate: Candidate, region: int) -> list[AnySize]:
+def _programs(samples: Sequence[_Samples], candidate: Candidate, region: int) -> list[AnySize]:
     """Built programs for a region that suit all samples, as far as there are any."""
     found: list[AnySize] = []
-    for pair in pairs:
-        programs = pair.programs(region)
-        if not any(_suits(each, program) for each in found for program in programs):
-            made = _program(pair, pairs[0], candidate, region)
-            found += [] if made is None else [made]
+    for each in samples:
+        if not any(_suits(known, each.programs(region)[0]) for known in found):
+            with suppress(UnsupportedError):
+                found.append(_program(each, samples[0], candidate, region))
     return found
 
 
@@ -154,55 +166,66 @@ def _suits(found: AnySize, program: UProgram) -> bool:
     return all(guard.holds(given) for guard in found.guards)
 
 
-def _program(pair: _Pair, usual: _Pair, candidate: Candidate, region: int) -> AnySize | None:
-    """A built program for a region of both samples; None if there is none. `usual`: the pair of many."""
-    regions = [each.prepared.captured.regions[region] for each in pair.requests]
-    programs, (request, _) = pair.programs(region), pair.requests
-    varying = _varying(*programs)
-    if varying is None or any(each.exits or each.log for each in regions):
-        return None
-    made, other = (emit(each, request.machine, candidate=candidate, varying=varying) for each in programs)
-    if not _is_same(made, other) or (varying and not made.given):
-        return None
-    places = {each: _place(programs, (n, other.given.get(each, -1))) for each, n in made.given.items()}
+def _program(samples: _Samples, usual: _Samples, candidate: Candidate, region: int) -> AnySize:
+    """A built program for a region of samples. `usual`: those of many. Raises UnsupportedError."""
+    programs, request = samples.programs(region), samples.requests[0]
+    if any((found := each.prepared.captured.regions[region]).exits or found.log for each in samples.requests):
+        raise UnsupportedError("stock XLA may have to run it again")
+    varying = _varying(programs)
+    made = emit(programs[0], request.machine, candidate=candidate, varying=varying)
+    general = _general(made, programs, varying)
+    places = {each: _place(programs, given) for each, given in general.given.items()}
     guards = [each for parameter in places for each in _bounds(parameter)]
-    for name, both in enumerate(zip(*pair.numbers, strict=True)):
-        if both == (1, 1):
+    for name, given in enumerate(zip(*samples.numbers, strict=True)):
+        if {*given} == {1}:
             one = Parameter(1, f"size {name}", least=1)
-            first, second = usual.numbers
-            places[one] = _place(usual.programs(region), (first[name], second[name]))
+            known = tuple(each[name] for each in usual.numbers)
+            places[one] = _place(usual.programs(region), known)
             guards.append(Decision(_size(one), 1, "==", True))
-    known = {parameter: place for parameter, place in places.items() if place is not None}
-    if len(known) < len(places):
-        return None
     guards += made.decisions
-    return _built(made, made.general or programs[0], guards, known, request.mark.options.cache_limit_bytes)
+    return _built(made, general.program, guards, places, request.mark.options.cache_limit_bytes)
 
 
-def _is_same(made: Emitted, other: Emitted) -> bool:
-    """True if two samples have one program for any size."""
-    if made.general is None or other.general is None:
-        return made.source == other.source
-    programs = (identity(each.general, each.candidate) for each in (made, other) if each.general)
-    return len({*programs}) == 1 and made.given.keys() == other.given.keys() and made.source == other.source
+def _varying(programs: Sequence[UProgram]) -> frozenset[int]:
+    """The positions of the numbers that samples have otherwise. Raises UnsupportedError if they differ in
+    more."""
+    if len({*map(family, programs)}) > 1:
+        raise UnsupportedError(_NONE)
+    columns = zip(*map(numbers, programs), strict=True)
+    return frozenset(k for k, column in enumerate(columns) if len({*column}) > 1)
 
 
-def _varying(first: UProgram, second: UProgram) -> frozenset[int] | None:
-    """The positions of the numbers that two samples have otherwise; None if they differ in more."""
-    if family(first) != family(second):
-        return None
-    pairs = zip(numbers(first), numbers(second), strict=True)
-    return frozenset(k for k, (a, b) in enumerate(pairs) if a != b)
+@dataclass(frozen=True, slots=True)
+class _General:
+    """The program of all samples, and the numbers that each of its parameters has in them."""
+
+    program: UProgram
+    given: Mapping[Parameter, tuple[int, ...]]
 
 
-def _place(programs: Sequence[UProgram], numbers: tuple[int, int]) -> Place | None:
-    """An operand's axis that has these numbers in two samples; None if there is none."""
-    first, second = (each.entry.parameters for each in programs)
-    for operand, (mine, other) in enumerate(zip(first, second, strict=True)):
-        both = [*zip(mine.type.shape, other.type.shape, strict=True)]
-        if numbers in both:
-            return operand, both.index(numbers)
-    return None
+def _general(made: Emitted, programs: Sequence[UProgram], varying: frozenset[int]) -> _General:
+    """The translated program that was emitted. Raises UnsupportedError if samples have others."""
+    if not varying:
+        return _General(programs[0], {})
+    if made.general is None:
+        raise UnsupportedError(_NONE)
+    attempts = (generalise(programs[0], varying, 2 * level) for level in range(LEVELS))
+    level = next(k for k, each in enumerate(attempts) if each and each.given == made.given)
+    found = [generalise(each, varying, 2 * level) for each in programs]
+    general = [each for each in found if each is not None and each.given.keys() == made.given.keys()]
+    texts = {(identity(each.program, made.candidate), forms_in(each.program)) for each in general}
+    if len(general) < len(programs) or len(texts) > 1:
+        raise UnsupportedError(_NONE)
+    return _General(made.general, {k: tuple(each.given[k] for each in general) for k in made.given})
+
+
+def _place(programs: Sequence[UProgram], numbers: tuple[int, ...]) -> Place:
+    """An operand's axis that has these numbers in samples. Raises UnsupportedError if there is none."""
+    for operand, values in enumerate(zip(*(each.entry.parameters for each in programs), strict=True)):
+        axes = [*zip(*(value.type.shape for value in values), strict=True)]
+        if numbers in axes:
+            return operand, axes.index(numbers)
+    raise UnsupportedError("no operand has a size by itself")
 
 
 def _size(parameter: Parameter) -> Size:

@@ -60,7 +60,7 @@ def _control_flow(equation: Any, calls: Calls) -> Iterator[Any]:
                 yield from _control_flow(inner, calls)
 
 
-def complain(left: tuple[Left, ...], mark: Mark) -> None:
+def complain(left: tuple[Left, ...], mark: Mark, advice: str = _ONE_LOOP) -> None:
     """Warns once about control flow that we cannot compile, or raises in strict mode."""
     function = mark.function
     left = tuple(item for item in left if item.reason != ASKED_FOR)
@@ -71,5 +71,5 @@ def complain(left: tuple[Left, ...], mark: Mark) -> None:
     for item in (item for item in left if not item.reason.startswith(_EXPECTED)):
         warn(
             (item.reason, item.culprit or item.where),
-            f"{function}: {item.placed} runs on stock XLA: {item.because}; {_ONE_LOOP}",
+            f"{function}: {item.placed} runs on stock XLA: {item.because}; {advice}",
         )

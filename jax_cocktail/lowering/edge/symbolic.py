@@ -19,6 +19,7 @@ from jax.export import is_symbolic_dim
 from jax_cocktail.primitives.jaxprs import constants, equations_in, is_jaxpr, open_jaxpr
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_POWER = re.compile(r"[A-Za-z_]\w*(?:\^(\d+))?")
 # Quotients, remainders and bounds, as JAX prints them: what is found for a few samples need not hold for all.
 _NO_POLYNOMIAL = "("
 
@@ -29,10 +30,48 @@ def has_symbolic_sizes(jaxpr: Any) -> bool:
 
 
 def sizes_in(jaxpr: Any) -> dict[str, Any]:
-    """The symbolic sizes of all values, at any depth, by their texts."""
+    """The symbolic sizes of all values and parameters, at any depth, by their texts."""
+    found: dict[str, Any] = {}
+    for value in _values_in(jaxpr):
+        found.update((str(size), size) for size in _symbolic(value))
+    return found
+
+
+def degree_of(jaxpr: Any) -> int:
+    """The highest degree of a symbolic size, or of the number of elements of a value."""
+    return max(map(_degree, _values_in(jaxpr)), default=0)
+
+
+def _degree(value: Any) -> int:
+    """The degree of a polynomial, as JAX prints it, or of the product of those in a shape."""
+    if is_symbolic_dim(value):
+        terms = re.split(r" [+-] ", str(value))
+        return max(sum(int(n or 1) for n in _POWER.findall(term)) for term in terms)
+    if isinstance(value, jax.core.ShapedArray):
+        return _degree(value.shape)
+    if not isinstance(value, tuple | list):
+        return 0
+    degrees = [*map(_degree, value), 0]
+    return sum(degrees) if any(map(is_symbolic_dim, value)) else max(degrees)
+
+
+def _values_in(jaxpr: Any) -> Iterator[Any]:
     opened = open_jaxpr(jaxpr)
-    atoms = [*opened.invars, *opened.constvars, *(v for each in equations_in(opened) for v in each.outvars)]
-    return {str(size): size for size in _sizes(atoms) if is_symbolic_dim(size)}
+    yield from (v.aval for v in (*opened.invars, *opened.constvars))
+    for equation in equations_in(opened):
+        yield from (v.aval for v in equation.outvars)
+        yield from equation.params.values()
+
+
+def _symbolic(value: Any) -> Iterator[Any]:
+    """The symbolic sizes in the type of a value, or in a parameter."""
+    if is_symbolic_dim(value):
+        yield value
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _symbolic(each)
+    elif isinstance(value, jax.core.ShapedArray):
+        yield from _symbolic(value.shape)
 
 
 def names_in(sizes: Iterable[str]) -> tuple[str, ...]:
@@ -90,7 +129,8 @@ class _Sample:
             eqns=[*map(self._equation, opened.eqns)],
             outvars=[*map(self._atom, opened.outvars)],
         )
-        return made if jaxpr is opened else jex.ClosedJaxpr(made, list(constants(jaxpr)))
+        consts = list(constants(jaxpr))  # in jax >= 0.11, an open jaxpr may have them
+        return jex.ClosedJaxpr(made, consts) if consts or jaxpr is not opened else made
 
     def _equation(self, equation: Any) -> Any:
         return equation.replace(

@@ -103,7 +103,8 @@ def _choice(programs: Sequence[AnySize], places: Sequence[Place]) -> Callable[..
         index = jnp.int32(0)
         for number, each in reversed([*enumerate(programs, 1)]):
             given = {parameter: known[place] for parameter, place in each.places.items()}
-            suits = jnp.all(jnp.asarray([guard.tested(given) for guard in each.guards]))
+            tests = [guard.tested(given) for guard in each.guards]
+            suits = jnp.all(jnp.asarray(tests)) if tests else jnp.bool_(True)
             index = jnp.where(suits, jnp.int32(number), index)
         return index
 
