@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, product
 from typing import TYPE_CHECKING
 
+from jax_cocktail.build.executable import Executable
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.choice.choose import Choice, decided
 from jax_cocktail.lowering.choice.request import Request
@@ -99,9 +100,8 @@ def _chosen(request: Request) -> Choice:
     notices.complain(without, mark, _ADVICE)
     report = replace(report, left=(*captured.left, *without), choice=decision.choice, why=decision.why)
     ours = {n: found for n, found in programs.items() if found}
-    loops = {n: places_in(first.prepared, n, found[0].executable, mark) for n, found in ours.items()}
     STATE.ours += 1
-    return Choice(rewrite_any_size(flat, captured, ours, mark.function, loops), STATE.stock, report)
+    return Choice(rewrite_any_size(flat, captured, ours, mark.function), STATE.stock, report)
 
 
 # ---- samples -----------------------------------------------------------------------------------------------
@@ -183,7 +183,9 @@ def _program(samples: _Samples, usual: _Samples, candidate: Candidate, region: i
             places[one] = _place(usual.programs(region), known)
             guards.append(Decision(_size(one), 1, "==", True))
     guards += made.decisions
-    return _built(made, general.program, guards, places, request.mark.options.cache_limit_bytes)
+    executable = _built(made, general.program, guards, places, request.mark.options.cache_limit_bytes)
+    loops = places_in(request.prepared, region, executable, request.mark)
+    return AnySize(executable, tuple(guards), places, loops)
 
 
 def _varying(programs: Sequence[UProgram]) -> frozenset[int]:
@@ -244,7 +246,7 @@ def _built(
     guards: Sequence[Decision],
     places: Mapping[Parameter, Place],
     limit_bytes: int,
-) -> AnySize:
+) -> Executable:
     forms, plan, entry = Forms(places), emitted.plan, general.entry
     for guard in guards:
         forms.guard(guard)
@@ -257,4 +259,4 @@ def _built(
         forms=forms.encoded,
     )
     custom_call.load(executable)
-    return AnySize(executable, tuple(guards), places)
+    return executable

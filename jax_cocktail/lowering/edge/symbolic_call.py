@@ -15,6 +15,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 
 from jax_cocktail.build.executable import Executable
+from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.edge.adapter import at_source_of
 from jax_cocktail.lowering.edge.capture import Capture, Region
 from jax_cocktail.lowering.edge.custom_call import call_of, on_cpu
@@ -28,11 +29,13 @@ from jax_cocktail.utask.sizes import Decision, Parameter
 @dataclass(frozen=True, slots=True)
 class AnySize:
     """A program for a range of sizes: it suits a call if all `guards` come out as they did. `places`: for
-    each parameter of these, an operand's axis that is as long."""
+    each parameter of these, an operand's axis that is as long; `loops`: a line for each loop in which a call
+    can be stopped."""
 
     executable: Executable
     guards: tuple[Decision, ...]
     places: Mapping[Parameter, Place]
+    loops: tuple[str, ...]
 
 
 def rewrite_any_size(
@@ -40,7 +43,6 @@ def rewrite_any_size(
     captured: Capture,
     programs: Mapping[int, Sequence[AnySize]],
     name: str,
-    loops: Mapping[int, Sequence[str]],
 ) -> Any:
     """The symbolic jaxpr with custom calls.
 
@@ -49,7 +51,6 @@ def rewrite_any_size(
       captured: a sample of it, with its regions.
       programs: by region number.
       name: the function's, for error messages.
-      loops: by region number, a line for each loop in which a call can be stopped.
     """
     names = _names(captured.flat, flat)
     equations: list[Any] = []
@@ -62,7 +63,7 @@ def rewrite_any_size(
         found = captured.regions[step[0]]
         operands, results = (tuple(names[v] for v in of) for of in (found.operands, found.results))
         region = replace(found, operands=operands, results=results)
-        calls = _calls(region, programs[step[0]], stock, name, loops[step[0]])
+        calls = _calls(region, programs[step[0]], stock, name)
         equations += [at_source_of(each, stock[0]) for each in calls]
     return flat.close(equations)
 
@@ -73,18 +74,22 @@ def _names(sample: Flat, symbolic: Flat) -> dict[Any, Any]:
     names = dict(zip(given, own, strict=True))
     for mine, other in zip(sample.equations, symbolic.equations, strict=True):
         names.update(zip(mine.outvars, other.outvars, strict=True))
+    if any(_kind(mine) != _kind(other) for mine, other in names.items()):
+        raise UnsupportedError("other values are made for numbers than for symbolic sizes")
     return names
 
 
-def _calls(
-    region: Region, programs: Sequence[AnySize], stock: Sequence[Any], name: str, loops: Sequence[str]
-) -> list[Any]:
+def _kind(var: Any) -> tuple[Any, int]:
+    return getattr(var.aval, "dtype", None), len(getattr(var.aval, "shape", ()))
+
+
+def _calls(region: Region, programs: Sequence[AnySize], stock: Sequence[Any], name: str) -> list[Any]:
     """The equations that define the results of a region: by the first program that suits, else as stock."""
     new = jex.gensym()
     sides = [Side(tuple(stock), region.results)]
     for each in programs:
         own = replace(region, results=tuple(new(v.aval) for v in region.results))
-        call, _, _ = call_of(own, each.executable, on_cpu(each.executable, own, "", loops), stock, name)
+        call, _, _ = call_of(own, each.executable, on_cpu(each.executable, own, "", each.loops), stock, name)
         sides.append(Side(tuple(call), own.results))
     places = tuple(dict.fromkeys(place for each in programs for place in each.places.values()))
     # XLA's own type of sizes, which depends on the setting that is in force
