@@ -100,8 +100,9 @@ def _chosen(request: Request) -> Choice:
     notices.complain(without, mark, _ADVICE)
     report = replace(report, left=(*captured.left, *without), choice=decision.choice, why=decision.why)
     ours = {n: found for n, found in programs.items() if found}
+    jaxpr = rewrite_any_size(flat, captured, ours, mark.function)
     STATE.ours += 1
-    return Choice(rewrite_any_size(flat, captured, ours, mark.function), STATE.stock, report)
+    return Choice(jaxpr, STATE.stock, report)
 
 
 # ---- samples -----------------------------------------------------------------------------------------------
