@@ -58,7 +58,7 @@ def weights_and(n):
     return array(n, HIDDEN), array(HIDDEN, HIDDEN)
 
 
-USUAL, LONG = ("lstm", "collatz", "branch", "cache"), ("loss", "decoder")
+USUAL, LONG = ("lstm", "branch"), ("collatz", "cache", "loss", "decoder")
 SIZES = (1, 2, 20, 31, 33, 40, 500)
 
 

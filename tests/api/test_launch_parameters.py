@@ -67,7 +67,7 @@ def test_a_new_length_is_not_compiled(function, units):
 
 
 @pytest.mark.all_candidates
-@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("which", [0, *(pytest.param(k, marks=pytest.mark.long) for k in (1, 2, 3))])
 def test_another_length_keeps_the_way_of_the_first(which, monkeypatch):
     """The model may rank ways that are alike otherwise for another length."""
     arguments, every = weights(), variants.candidates
