@@ -12,6 +12,7 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.memory import MEMORY
+from jax_cocktail.schedule import general
 from tests.api.one_binary import HIDDEN, called
 from tests.api.sized_programs import LENGTH, OWN, PROGRAMS, array, attending
 
@@ -104,6 +105,15 @@ def test_both_axes_of_random_numbers():
     )
     for size in (5, 40, 33):
         called(function, (array(size, size),))
+
+
+def test_one_number_stands_for_a_few_and_for_many(monkeypatch):
+    """The programs are equal but for what their calls may give."""
+    group = (1031, 1223, 1361, 1489)
+    monkeypatch.setattr(general, "RANGES", ((33, (group,)), (2, (group,))))
+    function, make = PROGRAMS["branch"]
+    for size in (40, 64, 33, 20, 5, 2):
+        called(function, make(size))
 
 
 def test_two_sizes_vary():

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from jax_cocktail.utask.maps import positions
+from jax_cocktail.utask.maps import axis_groups, positions
 from jax_cocktail.utask.operators import MAPPED, STATIC_VIEWS
+from jax_cocktail.utask.sizes import Parameter, Size, deciding
 from tests.null.operators import SAMPLES, Sample, sample
 from tests.oracle.interpreter.run import EVALUATE
 
@@ -52,3 +53,15 @@ def test_elements_taken_by_the_map_are_those_of_the_result(kind):
 def test_reshapes_alone_have_no_map():
     """Their axes are merged and split; other views are static and have one."""
     assert MAPPED | {"reshape"} == STATIC_VIEWS
+
+
+def test_each_program_notes_how_a_reshape_compares_its_sizes():
+    size = Size((((Parameter(1031, least=33),), 1),))
+    shapes = (size, 8), (size * 8,)
+    axis_groups((1031, 8), (8248,))
+    for _ in range(2):
+        with deciding() as found:
+            assert axis_groups(*shapes) == (((0, 1), (0,)),)
+        assert found
+    with pytest.raises(ValueError, match="other numbers of elements"):
+        axis_groups((1031 * 1031,), (size, 50))
