@@ -11,10 +11,9 @@ from jax_cocktail.lowering.choice.request import Request
 from jax_cocktail.lowering.edge import gpu_call, notices
 from jax_cocktail.lowering.edge.intercept import Outcome
 from jax_cocktail.lowering.edge.meshes import ALONE, Place, agreed, parts_in
-from jax_cocktail.lowering.edge.symbolic import has_symbolic_sizes
 from jax_cocktail.lowering.run import background
 from jax_cocktail.lowering.state import STATE, Mark, call, calling, go_on, in_callback, in_state
-from jax_cocktail.primitives.jaxprs import equations_in, names_axes
+from jax_cocktail.primitives.jaxprs import equations_in, has_symbolic_sizes, names_axes
 from jax_cocktail.report import Report
 from jax_cocktail.warning import warn
 

@@ -56,6 +56,13 @@ def equations_inside(equation: Any) -> Iterator[Any]:
         yield from equations_in(jaxpr)
 
 
+def has_symbolic_sizes(jaxpr: Any) -> bool:
+    """True if an operand or result has a size that `jax.export` leaves open."""
+    opened = open_jaxpr(jaxpr)
+    shapes = (getattr(atom.aval, "shape", ()) for atom in (*opened.invars, *opened.outvars))
+    return not all(isinstance(size, int) for shape in shapes for size in shape)
+
+
 def once(find: Callable[[Any], T]) -> Callable[[Any], T]:
     """Caches a function of a jaxpr's equations while the jaxpr lives: every loop around it asks again."""
     known: WeakKeyDictionary[Any, T] = WeakKeyDictionary()

@@ -20,6 +20,7 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.build.device import device_toolchain
+from jax_cocktail.build.executable import Executable
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.device.amd import MI250X
@@ -486,8 +487,7 @@ def test_attributes_arrive(vendor, compiler, tmp_path: Path, monkeypatch):
     target = f"jax_cocktail_gpu_attributes_{vendor}"
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handlers.execute), platform="cpu")
     test_attributes_arrive.kept = (*getattr(test_attributes_arrive, "kept", ()), handlers)
-    digest = hashlib.sha256(BINARY).hexdigest()
-    artifact = SimpleNamespace(binary=BINARY, digest=digest, launch=PLAN, aliases=())
+    artifact = Executable(BINARY, hashlib.sha256(BINARY).hexdigest(), "", (), 0, (), PLAN)
     attributes = gpu_call.attributes_of(artifact, "decode", sync=True)
 
     def call(x):

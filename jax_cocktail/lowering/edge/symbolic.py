@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,11 +22,6 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _POWER = re.compile(r"[A-Za-z_]\w*(?:\^(\d+))?")
 # Quotients, remainders and bounds, as JAX prints them: what is found for a few samples need not hold for all.
 _NO_POLYNOMIAL = "("
-
-
-def has_symbolic_sizes(jaxpr: Any) -> bool:
-    """True if some operand or result has a symbolic size."""
-    return any(map(is_symbolic_dim, _sizes([*open_jaxpr(jaxpr).invars, *open_jaxpr(jaxpr).outvars])))
 
 
 def sizes_in(jaxpr: Any) -> dict[str, Any]:
@@ -110,9 +105,6 @@ def sample(jaxpr: Any, numbers: Mapping[str, int]) -> Any:
     """The jaxpr with numbers in the place of symbolic sizes."""
     return _Sample(numbers).jaxpr(jaxpr)
 
-
-def _sizes(atoms: Sequence[Any]) -> Iterator[Any]:
-    return (size for atom in atoms for size in getattr(atom.aval, "shape", ()))
 
 
 class _Sample:
