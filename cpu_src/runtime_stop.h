@@ -1,9 +1,9 @@
 // Stops a call while it runs: on Ctrl-C, or when its time is over.
 //
 // A program looks at the alarm of its call in every step of a recursion, and in every iteration, or every few
-// short ones, of a loop that may take long. An alarm is a
-// question, not an order: the unit that sees it asks here whether the call stops, and leaves the program if
-// so. The other units see the alarm too, or find at their next barrier that a unit has left.
+// short ones, of a loop that may take long. An alarm is a question, not an order: the unit that sees it asks
+// here whether the call stops, and leaves the program if so. The other units see the alarm too, or find at
+// their next barrier that a unit has left.
 //
 // Alarms are words of a table that is never freed, so a signal handler and the timer may set those of calls
 // that end at the same moment. Such an alarm finds no reason and is taken back.

@@ -165,7 +165,7 @@ class Emitted:
     stopped, its number in `utask.ir.places_of_loops` of the translated program, or -1; `given`: the numbers
     of the call for the general ones, for which others stand in the program and the plan; `varying`: the
     positions of those of the program (`utask.numbers`); `decisions`: on which it relies in calls with other
-    numbers; `general`: the translated program with those that stand for others.
+    numbers; `level`: of the numbers that stand for others (`schedule.general`).
     """
 
     program: UProgram
@@ -183,7 +183,7 @@ class Emitted:
     given: Mapping[Parameter, int] = field(default_factory=dict)
     varying: frozenset[int] = frozenset()
     decisions: tuple[Decision, ...] = ()
-    general: UProgram | None = None
+    level: int = 0
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -345,7 +345,7 @@ def _emit_general(
         known: tuple[Emitted, tuple[Decision, ...]] | None = MEMORY.general.get(key)
         if known is not None and all(each.holds(first.given) for each in known[1]):
             found = replace(known[0], given=first.given, varying=varying, decisions=known[1])
-            return replace(found, general=first.program, fingerprint=identity(program, candidate))
+            return replace(found, level=level, fingerprint=identity(program, candidate))
     return None
 
 

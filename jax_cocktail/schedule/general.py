@@ -29,7 +29,7 @@ from jax_cocktail.utask.ir import (
 )
 from jax_cocktail.utask.numbers import Number, encoded, is_number, numbers, numbers_of
 from jax_cocktail.utask.rewrite import rewrite
-from jax_cocktail.utask.sizes import Parameter, Size, at, is_general, least_of, size_in, sized
+from jax_cocktail.utask.sizes import Parameter, Size, at, is_general, least_of, size_in, size_of, sized
 from jax_cocktail.utask.types import Value
 
 # For each range of numbers, its first one and groups of numbers that stand for it: primes, which nothing
@@ -61,7 +61,7 @@ def generalise(program: UProgram, varying: Collection[int], attempt: int = 0) ->
     found = [item for k, item in enumerate(numbers_of(program)) if k in varying]
     others = {where.id: number for where, number in found if isinstance(where, Value)}
     places = [(program.entry.parameters.index(at[0]), at[1]) for at, _ in found if isinstance(at, tuple)]
-    taken, given = set(integers(program)), dict[Parameter, int]()
+    taken, given = set(_integers(program)), dict[Parameter, int]()
     while places:
         operand, axis = places[0]
         value = program.entry.parameters[operand]
@@ -79,7 +79,7 @@ def generalise(program: UProgram, varying: Collection[int], attempt: int = 0) ->
         if number in others.values():  # loops of so many trips make arrays, too
             along = {axis for axis, n in axes_of_loops(program, 2).items() if n == number}
             tied |= along
-        marks = Marks({number: Size((((stand_in,), 1),))}, dict.fromkeys(tied, number), given)
+        marks = Marks({number: size_of(stand_in)}, dict.fromkeys(tied, number), given)
         try:
             program = replace(program, entry=marks.entry(program.entry))
         except ValueError:  # the shapes of some values follow from the number in another way
@@ -116,7 +116,7 @@ def suits_all(program: UProgram) -> bool:
     return all(n > 1 and least_of(n) > -1 for n in lengths if is_general(n))
 
 
-def integers(program: UProgram) -> Iterator[int]:
+def _integers(program: UProgram) -> Iterator[int]:
     """The lengths of all axes, the trips of loops, and the integers among constants and attributes."""
     yield from (int(n) for value in defined_in(program.entry) for n in value.type.shape)
     yield from (int(number) for number in numbers(program) if isfinite(number))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.utask.sizes import COMPARISONS, Atom, Decision, Parameter, Quotient, Size, Term
+from jax_cocktail.utask.sizes import COMPARISONS, Atom, Decision, Parameter, Quotient, Size, Term, size_of
 
 Place = tuple[int, int]  # an operand and an axis
 
@@ -30,7 +30,7 @@ class Forms:
 
     def parameter(self, parameter: Parameter) -> int:
         """The value of a launch parameter, in the same way."""
-        return self.number(Size((((parameter,), 1),)) if not parameter.follows else Size(parameter.follows))
+        return self.number(Size(parameter.follows) if parameter.follows else size_of(parameter))
 
     def guard(self, decision: Decision) -> None:
         """Adds a comparison that must come out as it did."""

@@ -45,15 +45,11 @@ def axis_groups(source: Shape, target: Shape) -> Groups:
     without unit axes. A group is a run of elements that keep their order. Raises ValueError if one side has
     more elements."""
     if any(isinstance(n, Size) for n in (*source, *target)):
-        return _groups(source, target)  # each program notes its own comparisons
-    return _known_groups(source, target)
-
-
-@lru_cache(maxsize=4096)
-def _known_groups(source: Shape, target: Shape) -> Groups:
+        return _groups.__wrapped__(source, target)  # each program notes its own comparisons
     return _groups(source, target)
 
 
+@lru_cache(maxsize=4096)
 def _groups(source: Shape, target: Shape) -> Groups:
     left, right = (deque(d for d, n in enumerate(shape) if n != 1) for shape in (source, target))
     found = []

@@ -309,15 +309,20 @@ def at(number: int, given: Mapping[Parameter, int]) -> int:
     return number.at(given) if isinstance(number, Size) else number
 
 
-def parameter(value: int, role: str = "") -> Size:
+def size_of(parameter: Parameter) -> Size:
     """The size that is a launch parameter."""
-    return Size((((Parameter(int(value), role),), 1),))
+    return Size((((parameter,), 1),))
+
+
+def parameter(value: int, role: str = "") -> Size:
+    """The size that is a launch parameter of this value."""
+    return size_of(Parameter(int(value), role))
 
 
 def place_in(offset: int, space: str) -> Size:
     """The launch parameter that is the place of an array in a memory."""
     follows = offset.terms if isinstance(offset, Size) and offset.is_general else ()
-    return Size((((Parameter(int(offset), space, 0, follows),), 1),))
+    return size_of(Parameter(int(offset), space, 0, follows))
 
 
 class SizeData(bytes):

@@ -296,7 +296,7 @@ def test_a_module_with_other_shapes(runtime: ctypes.CDLL) -> None:
     np.testing.assert_array_equal(call(jnp.ones(8)), np.full(8, 2))
 
 
-# Tells its launch parameters and the bytes of its own memory.
+# Tells its launch parameters.
 WITH_SIZES = """#include "cocktail_units.h"
 CK_EXPORT const i64 ck_most_units;
 const i64 ck_most_units = 1;

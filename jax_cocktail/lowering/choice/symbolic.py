@@ -36,13 +36,13 @@ from jax_cocktail.lowering.edge.symbolic import (
 from jax_cocktail.lowering.edge.symbolic_call import AnySize, rewrite_any_size
 from jax_cocktail.lowering.state import STATE
 from jax_cocktail.report import Report
-from jax_cocktail.schedule.general import LEVELS, forms_in, generalise
+from jax_cocktail.schedule.general import forms_in, generalise
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.forms import Forms, Place
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.numbers import family, numbers
 from jax_cocktail.utask.printer import identity
-from jax_cocktail.utask.sizes import Decision, Parameter, Size
+from jax_cocktail.utask.sizes import Decision, Parameter, size_of
 
 if TYPE_CHECKING:
     from jax_cocktail.compiler import Emitted
@@ -174,17 +174,17 @@ def _program(samples: _Samples, usual: _Samples, candidate: Candidate, region: i
         raise UnsupportedError("stock XLA may have to run it again")
     varying = _varying(programs)
     made = emit(programs[0], request.machine, candidate=candidate, varying=varying)
-    general = _general(made, programs, varying)
-    places = {each: _place(programs, given) for each, given in general.given.items()}
+    general, numbers_of = _general(made, programs, varying)
+    places = {each: _place(programs, given) for each, given in numbers_of.items()}
     guards = [each for parameter in places for each in _bounds(parameter)]
     for name, given in enumerate(zip(*samples.numbers, strict=True)):
         if {*given} == {1}:
             one = Parameter(1, f"size {name}", least=1)
             known = tuple(each[name] for each in usual.numbers)
             places[one] = _place(usual.programs(region), known)
-            guards.append(Decision(_size(one), 1, "==", True))
+            guards.append(Decision(size_of(one), 1, "==", True))
     guards += made.decisions
-    executable = _built(made, general.program, guards, places, request.mark.options.cache_limit_bytes)
+    executable = _built(made, general, guards, places, request.mark.options.cache_limit_bytes)
     loops = places_in(request.prepared, region, executable, request.mark)
     return AnySize(executable, tuple(guards), places, loops)
 
@@ -198,28 +198,19 @@ def _varying(programs: Sequence[UProgram]) -> frozenset[int]:
     return frozenset(k for k, column in enumerate(columns) if len({*column}) > 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _General:
-    """The program of all samples, and the numbers that each of its parameters has in them."""
-
-    program: UProgram
-    given: Mapping[Parameter, tuple[int, ...]]
-
-
-def _general(made: Emitted, programs: Sequence[UProgram], varying: frozenset[int]) -> _General:
-    """The translated program that was emitted. Raises UnsupportedError if samples have others."""
+def _general(
+    made: Emitted, programs: Sequence[UProgram], varying: frozenset[int]
+) -> tuple[UProgram, dict[Parameter, tuple[int, ...]]]:
+    """The translated program that was emitted, and the numbers that each of its parameters has in samples.
+    Raises UnsupportedError if samples have other programs."""
     if not varying:
-        return _General(programs[0], {})
-    if made.general is None:
-        raise UnsupportedError(_NONE)
-    attempts = (generalise(programs[0], varying, 2 * level) for level in range(LEVELS))
-    level = next(k for k, each in enumerate(attempts) if each and each.given == made.given)
-    found = [generalise(each, varying, 2 * level) for each in programs]
+        return programs[0], {}
+    found = [generalise(each, varying, 2 * made.level) for each in programs]
     general = [each for each in found if each is not None and each.given.keys() == made.given.keys()]
     texts = {(identity(each.program, made.candidate), forms_in(each.program)) for each in general}
-    if len(general) < len(programs) or len(texts) > 1:
+    if not made.given or len(general) < len(programs) or len(texts) > 1:
         raise UnsupportedError(_NONE)
-    return _General(made.general, {k: tuple(each.given[k] for each in general) for k in made.given})
+    return general[0].program, {k: tuple(each.given[k] for each in general) for k in made.given}
 
 
 def _place(programs: Sequence[UProgram], numbers: tuple[int, ...]) -> Place:
@@ -231,14 +222,10 @@ def _place(programs: Sequence[UProgram], numbers: tuple[int, ...]) -> Place:
     raise UnsupportedError("no operand has a size by itself")
 
 
-def _size(parameter: Parameter) -> Size:
-    return Size((((parameter,), 1),))
-
-
 def _bounds(parameter: Parameter) -> Iterator[Decision]:
-    yield Decision(_size(parameter), parameter.least, ">=", True)
+    yield Decision(size_of(parameter), parameter.least, ">=", True)
     if parameter.most:
-        yield Decision(_size(parameter), parameter.most, "<=", True)
+        yield Decision(size_of(parameter), parameter.most, "<=", True)
 
 
 def _built(

@@ -236,9 +236,10 @@ def _bound(
     signature = trust.signature(passed, returned, executable.aliases)
     digest = trust.digest_of(launch, signature, executable.digest, executable.forms)
     trust.admit(digest, elsewhere=not portable.carries(executable.digest))
-    numbers = {"launch": launch, "signature": signature, "forms": executable.forms}
-    arrays = {name: np.asarray(each, np.int64) for name, each in numbers.items() if name != "forms" or each}
-    return {"digest": digest, **arrays}
+    numbers = {"launch": launch, "signature": signature}
+    if executable.forms:
+        numbers["forms"] = executable.forms
+    return {"digest": digest, **{name: np.asarray(each, np.int64) for name, each in numbers.items()}}
 
 
 def rewrite(

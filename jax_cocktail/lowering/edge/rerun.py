@@ -72,7 +72,7 @@ class Told:
             pieces = [words[at : at + _PIECE] for at in range(0, log.words, _PIECE)]
             jax.debug.callback(callback, used, *pieces, ordered=log.ordered, partitioned=log.partitioned)
 
-        return spliced(call_back, [self.used, self.words])
+        return _spliced(call_back, [self.used, self.words])
 
 
 def _deliver(log: Log, used: Any, *pieces: Any) -> None:
@@ -124,8 +124,8 @@ def branch(
     def template(*values: Any) -> Any:
         return lax.switch(index(*values), [partial(lambda n: n, n) for n in range(len(sides))])
 
-    *before, branch = spliced(template, operands)
-    empty = open_jaxpr(branch.params["branches"][0])
+    *before, switch = _spliced(template, operands)
+    empty = open_jaxpr(switch.params["branches"][0])
     inputs = list(dict.fromkeys(atom for side in sides for atom in _free(side)))
     effects = frozenset().union(*(each.effects for side in sides for each in side.equations))
     jaxprs = tuple(
@@ -139,16 +139,16 @@ def branch(
     )
     return [
         *before,
-        branch.replace(
-            invars=[*branch.invars, *inputs],
+        switch.replace(
+            invars=[*switch.invars, *inputs],
             outvars=list(results),
-            params={**branch.params, "branches": tuple(jex.ClosedJaxpr(each, []) for each in jaxprs)},
+            params={**switch.params, "branches": tuple(jex.ClosedJaxpr(each, []) for each in jaxprs)},
             effects=effects,
         ),
     ]
 
 
-def spliced(function: Callable[..., Any], operands: Sequence[Any]) -> tuple[Any, ...]:
+def _spliced(function: Callable[..., Any], operands: Sequence[Any]) -> tuple[Any, ...]:
     """The equations of a function on these variables."""
     traced = open_jaxpr(jax.make_jaxpr(function)(*map(_type_of, operands)))
     names = dict(zip(traced.invars, operands, strict=True))

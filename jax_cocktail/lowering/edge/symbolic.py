@@ -146,11 +146,8 @@ class _Sample:
         if isinstance(value, jax.core.ShapedArray):
             sizes = tuple(map(self._value, value.shape))
             return value if sizes == value.shape else value.update(shape=sizes)
-        if isinstance(value, tuple | list) and any(map(_may_change, value)):
-            items = map(self._value, value)
-            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        if isinstance(value, tuple | list):
+            items = [*map(self._value, value)]
+            if not all(map(operator.is_, items, value)):
+                return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
         return value
-
-
-def _may_change(value: Any) -> bool:
-    return is_symbolic_dim(value) or is_jaxpr(value) or isinstance(value, tuple | list | jax.core.ShapedArray)
