@@ -25,6 +25,8 @@ PAGES = [
 PROGRAM = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 pytestmark = pytest.mark.all_candidates
 FORCED = ("docs/explain.md", "docs/recursion.md")  # what they print is about ours; stock XLA may be faster
+# One bundles all that the process has used of a folder, one counts what is compiled for another length.
+ALONE = ("docs/export.md", "docs/tutorials/scan_rnn.md")
 EIGHT = "docs/tutorials/several_devices_training.md"  # it has so many devices, in a process of its own
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -59,8 +61,9 @@ def printed(tmp_path_factory):
         if page not in known:
             folder = tmp_path_factory.mktemp("page")
             with pytest.MonkeyPatch.context() as patch:
-                if page == "docs/export.md":  # a bundle takes all that the process has used of a folder
+                if page == "docs/export.md":
                     pytest.importorskip("flatbuffers", reason="of the test extra")
+                if page in ALONE:
                     patch.setenv("JAX_COCKTAIL_CACHE_DIR", str(folder / "cache"))
                 forced = {"force": "cocktail"} if page in FORCED else {}
                 known[page] = run(page, folder, plans="cached", **forced)
