@@ -13,8 +13,9 @@
 
 // What a program may define besides what cocktail_base.h asks for: how many signals and 32-bit words of
 // tagged exchanges (all exchanges together) it uses; how many units its resident kernel needs at least;
-// whether they are one cluster; whether they never meet at all; how many launch parameters it has; and how
-// many dies the device has, each with a second-level cache.
+// whether they are one cluster; whether they never meet at all; how many launch parameters it has, and which
+// of them is the size of a unit's own memory, in place of CK_OWN_BYTES, which is then 0; and how many dies the
+// device has, each with a second-level cache.
 #if !defined(CK_SIGNALS)
 #define CK_SIGNALS 0
 #endif
@@ -281,23 +282,30 @@ CK_INLINE u8* ck_workspace(const CkLaunch& launch) { return (u8*)launch.pointers
 // parameters (CK_SHARED_BYTES is 0), it lies in front of it.
 constexpr bool kCkOwnFirst = CK_SIZES > 0 && CK_SHARED_BYTES == 0;
 
+#if defined(CK_OWN_SIZE)
+static_assert(CK_OWN_BYTES == 0 && CK_OWN_SIZE < CK_SIZES, "a launch parameter is the size of own memory");
+CK_INLINE i64 ck_own_bytes(const CkLaunch& launch) { return launch.sizes[CK_OWN_SIZE]; }
+#else
+CK_INLINE constexpr i64 ck_own_bytes(const CkLaunch&) { return CK_OWN_BYTES; }
+#endif
+
 // Bytes of the workspace in front of what all units share.
 template <bool RESIDENT>
-CK_INLINE i64 ck_front_bytes() {
+CK_INLINE i64 ck_front_bytes(i64 own_bytes = CK_OWN_BYTES) {
   if (RESIDENT || !kCkOwnFirst) return CK_FRONT_BYTES;
-  return CK_FRONT_BYTES + (i64(ck_block_count()) * CK_OWN_BYTES + 255) / 256 * 256;
+  return CK_FRONT_BYTES + (i64(ck_block_count()) * own_bytes + 255) / 256 * 256;
 }
 
 template <bool RESIDENT>
 CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
   constexpr bool CLUSTER = RESIDENT && CK_ONE_CLUSTER;
   i32 index = ck_block_number();
-  u8* near = ck_arena() + CK_SCRATCH_BYTES + CK_OWN_BYTES;
+  u8* near = ck_arena() + CK_SCRATCH_BYTES + ck_own_bytes(launch);
   u8* own_of_all = ck_workspace(launch) + CK_FRONT_BYTES + CK_SHARED_BYTES;
   CkUnit unit;
   unit.index = index;
   unit.count = RESIDENT && CK_RESIDENT_UNITS == CK_MOST_UNITS ? CK_MOST_UNITS : ck_block_count();
-  unit.own = RESIDENT ? ck_arena() + CK_SCRATCH_BYTES : own_of_all + i64(index) * CK_OWN_BYTES;
+  unit.own = RESIDENT ? ck_arena() + CK_SCRATCH_BYTES : own_of_all + i64(index) * ck_own_bytes(launch);
   unit.scratch = ck_arena();
   unit.resident = RESIDENT ? near + CK_NEAR_WORDS_BYTES : nullptr;
 #if CK_NOTHING_CROSSES
@@ -332,20 +340,27 @@ CK_INLINE void ck_begin(CkUnit* unit CK_AND_WHERE) {
 // workspace.
 #define CK_KERNEL(NAME, RESIDENT)                                                              \
   CK_KERNEL_HEAD NAME(CK_KERNEL_CONSTANT CkLaunch launch) {                                    \
+    i64 front_bytes = ck_front_bytes<RESIDENT>(ck_own_bytes(launch));                          \
     CkUnit unit = ck_unit<RESIDENT>(launch);                                                   \
     ck_begin<RESIDENT>(&unit);                                                                 \
     ck_body<RESIDENT>((const void* const*)launch.pointers, launch.pointers + CK_OPERANDS,      \
-                      ck_workspace(launch) + ck_front_bytes<RESIDENT>(), &unit);               \
+                      ck_workspace(launch) + front_bytes, &unit);                              \
   }
 
 #if defined(CK_EMULATED)
+#if defined(CK_OWN_SIZE)
+#define CK_OWN_PLACE CK_OWN_SIZE
+#else
+#define CK_OWN_PLACE -1
+#endif
 #define CK_DESCRIBE                                                                              \
   static void ck_run_resident(const void* launch) { ck_resident(*(const CkLaunch*)launch); }     \
   static void ck_run_portable(const void* launch) { ck_portable(*(const CkLaunch*)launch); }     \
   extern "C" const ck_emulation::Program ck_emulation::ck_emulation_program = {                  \
       CK_THREADS,      CK_OPERANDS,    CK_RESULTS,      CK_MOST_UNITS, CK_RESIDENT_UNITS,        \
-      CK_SIZES,        CK_HEADER_BYTES, CK_FRONT_BYTES, CK_SHARED_BYTES, CK_OWN_BYTES,           \
-      CK_SCRATCH_BYTES, CK_NEAR_WORDS_BYTES + CK_RESIDENT_BYTES, {ck_run_resident, ck_run_portable}};
+      CK_SIZES,        CK_OWN_PLACE,   CK_HEADER_BYTES, CK_FRONT_BYTES, CK_SHARED_BYTES,         \
+      CK_OWN_BYTES,    CK_SCRATCH_BYTES, CK_NEAR_WORDS_BYTES + CK_RESIDENT_BYTES,                \
+      {ck_run_resident, ck_run_portable}};
 #else
 #define CK_DESCRIBE
 #endif

@@ -40,6 +40,7 @@ from jax_cocktail.build.host import build_program, host_toolchain, program_is_bu
 from jax_cocktail.build.kernels import DeviceToolchain, beside_arrays, check_registers
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.gpu import launch_plan
+from jax_cocktail.codegen.launch import fits
 from jax_cocktail.codegen.machines import HOST, with_threads
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.codegen.stamps import StampTable, beside_counters, stamps_of, with_counters
@@ -310,7 +311,7 @@ def emit(
     """
     machine = with_threads(machine, candidate.threads)
     with uncollected():
-        if varying and not trace and not machine.is_gpu:
+        if varying and not trace:
             found = _emit_general(program, machine, observers, candidate, varying)
             if found is not None:
                 return found
@@ -333,19 +334,20 @@ def _emit_general(
     them in turn: what makes a difference for the text, or may vanish in a call, is not general. What passes
     have decided by comparing sizes must hold in the call as well."""
     for level in range(LEVELS):
-        first = generalise(program, varying, 2 * level)
+        first = generalise(program, varying, 2 * level, machine.is_gpu)
         if first is None:
             return None
         key = identity(first.program, candidate), machine, forms_in(first.program)
         if key not in MEMORY.general:
-            second = generalise(program, varying, 2 * level + 1)
+            second = generalise(program, varying, 2 * level + 1, machine.is_gpu)
             if second is None:
                 return None
             MEMORY.general.keep(key, _for_all(first.program, second.program, machine, observers, candidate))
         known: tuple[Emitted, tuple[Decision, ...]] | None = MEMORY.general.get(key)
         if known is not None and all(each.holds(first.given) for each in known[1]):
             found = replace(known[0], given=first.given, varying=varying, decisions=known[1])
-            return replace(found, level=level, fingerprint=identity(program, candidate))
+            if not machine.is_gpu or fits(found.program, found.plan, machine, first.given):
+                return replace(found, level=level, fingerprint=identity(program, candidate))
     return None
 
 
@@ -473,7 +475,9 @@ def _build_for_device(
     if check.remark:
         remarks.append(Remark("build", False, check.remark))
     emitted = replace(emitted, remarks=tuple(remarks))
-    launch = launch_plan(emitted.program, emitted.plan, emitted.machine, emitted.sizes)
+    launch = launch_plan(
+        *(emitted.program, emitted.plan, emitted.machine, emitted.sizes), emitted.given
+    )
     return Artifact(built.binary, built.digest, emitted, seconds, built.cached, built.path, launch, built.key)
 
 

@@ -5,8 +5,8 @@
 
 prints for each row the plan, the times that the model predicts for ours and for stock XLA, into how many
 parts the work falls, and with `--build` the registers and spills that the compiler reports. `--emulate`
-prints the cycles of one block of two rows in the latency laboratory, beside the same rows written by hand
-(`by_hand.cu`). Nothing is measured.
+prints the cycles of one block of two rows in the latency laboratory, of a program for that number of elements
+and of one for any, beside the same rows written by hand (`by_hand.cu`). Nothing is measured.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from benchmarks.gpu.sass.programs import Program, card_of, record
 from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.compiler import emit
+from jax_cocktail.compiler import Emitted, emit
 from jax_cocktail.device.nvidia import A100, H200
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.choice.survey import survey
 from jax_cocktail.lowering.choice.variants import prepare
-from jax_cocktail.utask.ir import by_threads, walk
+from jax_cocktail.utask.ir import UProgram, by_threads, walk
+from jax_cocktail.utask.numbers import numbers
 from jax_cocktail.utask.plan import LaunchPlan
 from jax_cocktail_tools.models import serving
 from jax_cocktail_tools.models.model import generator
@@ -144,15 +145,18 @@ def planned(row: str, made: EnsembleProgram, spec: DeviceSpec, build: bool = Fal
 BY_HAND = ("collatz/10000", "lorenz/100000")  # rows of `by_hand.cu`
 
 
-def emulated_cycles(row: str) -> tuple[float, float]:
-    """Cycles of one block of a row, ours and written by hand, on the card of the record."""
+def emulated_cycles(row: str) -> tuple[float, float, float]:
+    """Cycles of one block of a row on the card of the record: of our program for that number of elements, of
+    the one for any number, and of the one that is written by hand."""
     spec = card_of("sm_90")
     function, arguments = ENSEMBLES[row].make(False)
     machine, toolchain = machine_of(spec), device_toolchain(spec.arch)
     prepared = prepare(jax.make_jaxpr(function)(*arguments), row, machine)
     (program,) = prepared.programs
-    emitted = emit(program, machine, candidate=survey(prepared, spec.units).best.candidate)
-    launch = launch_plan(emitted.program, emitted.plan, emitted.machine, emitted.sizes)
+    candidate = survey(prepared, spec.units).best.candidate
+    emitted = emit(program, machine, candidate=candidate)
+    anyone = emit(program, machine, candidate=candidate, varying=_counts(program, ENSEMBLES[row].count))
+    launch, other = _launch(emitted), _launch(anyone)
     size = sum(v.type.nbytes for v in emitted.program.entry.results)
     contents = (np.asarray(arguments[0]), size, max(launch.workspace_bytes, 16))
     count = ENSEMBLES[row].count
@@ -166,7 +170,16 @@ def emulated_cycles(row: str) -> tuple[float, float]:
         binary = build_device_program(source, toolchain, spec).binary
         return float(emulated(Program(source, binary, launch, contents), multiprocessor).timed.end)
 
-    return cycles(emitted.source, launch), cycles(by_hand, plain)
+    return cycles(emitted.source, launch), cycles(anyone.source, other), cycles(by_hand, plain)
+
+
+def _launch(emitted: Emitted) -> LaunchPlan:
+    return launch_plan(emitted.program, emitted.plan, emitted.machine, emitted.sizes, emitted.given)
+
+
+def _counts(program: UProgram, count: int) -> frozenset[int]:
+    """The positions of the numbers of a program that are the number of elements."""
+    return frozenset(position for position, number in enumerate(numbers(program)) if number == count)
 
 
 def table(found: Iterator[Planned]) -> Iterator[str]:
@@ -187,9 +200,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.emulate:
         for row in BY_HAND:
-            ours, by_hand = emulated_cycles(row)
-            cycles = f"{ours:.0f} cycles of a block, by hand {by_hand:.0f}"
-            print(f"{row}: {cycles}, ratio {ours / by_hand:.3f}", flush=True)
+            ours, anyone, by_hand = emulated_cycles(row)
+            cycles = f"{ours:.0f} cycles of a block, for any number {anyone:.0f}, by hand {by_hand:.0f}"
+            print(f"{row}: {cycles}, ratios {ours / by_hand:.3f}, {anyone / by_hand:.3f}", flush=True)
         return
     for line in table(planned(row, ROWS[row](), SPECS[options.spec], options.build) for row in ROWS):
         print(line, flush=True)

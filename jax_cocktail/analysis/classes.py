@@ -22,6 +22,7 @@ from jax_cocktail.utask.ir import (
     reads,
     regions_of,
 )
+from jax_cocktail.utask.sizes import is_general
 from jax_cocktail.utask.types import Value
 
 Axis = tuple[Value, int]
@@ -60,6 +61,11 @@ class AxisClass:
     def is_uniform(self) -> bool:
         """True if all axes have the same length and every tie holds for any parts of them."""
         return set(map(int, self.extents)) == {int(self.parts)} >= set(map(int, self.outside))
+
+    @property
+    def length(self) -> int:
+        """The length of uniform axes; a size if it is one of any of them."""
+        return next((n for n in self.extents if is_general(n)), self.parts)
 
     def longest(self, number: int) -> int:
         """The length of the longest of so many blocks: all are equal, or only the last one is shorter. 0 if

@@ -35,6 +35,7 @@ from jax_cocktail.utask.types import Source, Value
 ALONE = "unit->index == 0"
 OF_THREAD = "mine"  # the memory of a thread, which the loop by threads declares
 _PREFIX = {"workspace": "w", "own": "o", "private": "q", "output": "r", "input": "p"}  # of pointers' names
+_LETTER_BYTES = 16  # of the mailbox, for each of several results of one element
 _RAW = ("workspace", "own", "private")  # bytes that arrays of several types may share
 
 
@@ -92,6 +93,7 @@ class Context:
     loop_depth: int = 0  # other loops around it
     by_thread: bool = False  # it is in a parallel loop whose trips the threads share: each runs it alone
     in_part: bool = False  # it is in a function of its own for the parts of a parallel loop
+    letters: int = 0  # results of one element of the template at hand
     held: dict[Value, HeldMatrix] = field(default_factory=dict)  # see `codegen.held`
     held_bytes: int = 0
     places: bool = False  # comments say where statements come from
@@ -270,11 +272,14 @@ class Context:
             yield self.array(value)
             return
         if self.target.has_threads:  # one thread writes it, all read it
-            pointer = self.slot_pointer(Slot("own", self.plan.own_bytes - MAILBOX_BYTES), dtype)
+            place = self.plan.own_bytes - MAILBOX_BYTES + _LETTER_BYTES * self.letters
+            pointer = self.slot_pointer(Slot("own", place), dtype)
         else:
             pointer = Pointer(self.writer.fresh("s"), STORAGE[dtype])
             self.writer.line("{} {}[1];", STORAGE[dtype], pointer)
+        self.letters += 1
         yield ArrayView(pointer, row_major(value.type.shape), dtype)
+        self.letters -= 1
         self.fence()
         self.set(value, up(Load(pointer, "0"), dtype))
         self.fence()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 
 from jax_cocktail.cost.unit_time import arithmetic
 from jax_cocktail.cost.work import rows
@@ -14,6 +16,7 @@ from jax_cocktail.utask.exchange import anything_crosses, tagged_words
 from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
+from jax_cocktail.utask.sizes import Parameter
 
 LINE_BYTES = 128  # of the header: the counter of the units' barrier, as long as a line of the cache; and
 TAGGED_PAIR_BYTES = 2 * BLOCK.tagged_bytes  # a tagged word in each of two buffers
@@ -45,10 +48,16 @@ def is_tiled(operator: UOperator) -> bool:
 
 
 def launch_plan(
-    program: UProgram, plan: MemoryPlan, machine: Machine, sizes: tuple[int, ...] = ()
+    program: UProgram,
+    plan: MemoryPlan,
+    machine: Machine,
+    sizes: tuple[int, ...] = (),
+    given: Mapping[Parameter, int] = MappingProxyType({}),
 ) -> LaunchPlan:
-    """The launch plan of a planned program for a GPU. `sizes`: the launch parameters."""
+    """The launch plan of a planned program for a GPU. `sizes`: the launch parameters; `given`: the numbers of
+    the call for general ones."""
     assert machine.spec is not None
+    plan = plan.in_call(given)
     operators = tuple(operators_in(program.entry))
     crossing, words = anything_crosses(operators), tagged_words(operators, plan.most_units)
     front = header_bytes(words, 1 + die_lines(machine.spec))  # free where nothing crosses
@@ -113,6 +122,7 @@ def gpu_target(name: str, threads: int, warp: int = 32) -> Target:
         ),
         assume="CK_ASSUME({});",
         sized=("#define CK_SIZES {sizes}",),
+        own_sized=("#define CK_OWN_SIZE {own_size}",),
         sized_spaces=frozenset(("workspace", "private")),  # constant places in shared memory cost nothing
         apart=("#define CK_NOTHING_CROSSES 1",),
         tagged=("#define CK_TAGGED_WORDS {tagged_words}",),

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from math import prod
 from typing import TypeGuard
 
+from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.kernel import Declaration, Line, Name, Node, SizeName, names_in, printed
 from jax_cocktail.codegen.outline import Outer
+from jax_cocktail.codegen.text import MOST_ELEMENTS
 from jax_cocktail.codegen.writer import code
+from jax_cocktail.device.machine import Machine
+from jax_cocktail.device.target import Target
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.ir import LoopUTask, UProgram, walk
 from jax_cocktail.utask.plan import MemoryPlan
-from jax_cocktail.utask.sizes import Parameter, Quotient, Size
+from jax_cocktail.utask.sizes import Parameter, Quotient, Size, is_general, magnitude, place_in
 from jax_cocktail.utask.types import Source
 
 
@@ -55,10 +59,32 @@ def _is_known_by_value(number: int) -> TypeGuard[Size]:
 
 
 def sized_spaces(plan: MemoryPlan, spaces: frozenset[str]) -> frozenset[str]:
-    """Those of `spaces` in which the places of arrays follow from launch parameters: the bytes of an array
-    there do, or what lies before the space."""
+    """Those of `spaces`, and of all where sizes are general, in which the places of arrays follow from launch
+    parameters: the bytes of an array there do, or what lies before the space."""
     found = {slot.space for root, slot in plan.slots.items() if isinstance(root.type.nbytes, Size)}
-    return spaces & (found | {"private"} if "workspace" in found else found)
+    general = {"own"} if is_general(plan.own_bytes) else set[str]()
+    return (spaces | general) & (found | {"private"} if "workspace" in found else found)
+
+
+def own_size(plan: MemoryPlan, target: Target) -> tuple[Parameter, ...]:
+    """The launch parameter, if there is one, that is the size of a unit's own memory on a GPU."""
+    if not (target.own_sized and is_general(plan.own_bytes)):
+        return ()
+    return tuple(place_in(plan.own_bytes, "own bytes").parameters)
+
+
+def fits(program: UProgram, plan: MemoryPlan, machine: Machine, given: Mapping[Parameter, int]) -> bool:
+    """True if a call may give these numbers to a program that is planned for others: its blocks have the
+    shared memory for them, and 32 bits suffice for all positions, in elements and in bytes."""
+    assert machine.spec is not None
+    launch = launch_plan(program, plan, machine, given=given)
+    trips = (s.trip_count for s in walk(program.entry) if isinstance(s, LoopUTask))
+    counted = [*(v.type.nbytes for v in plan.layouts), *(n for n in trips if n is not None)]
+    return (
+        launch.resident_shared_bytes <= machine.spec.room(machine.target.threads)
+        and launch.workspace_bytes <= machine.spec.memory_bytes
+        and all(magnitude(n, given) <= MOST_ELEMENTS for n in counted if is_general(n))
+    )
 
 
 def parameters(names: Mapping[Name, Outer]) -> list[SizeName]:

@@ -66,7 +66,7 @@ def _template(context: Context, operator: UOperator) -> list[Expression]:
     """The name of the template, and the scratch memory that it takes if it calls LAPACK. Raises
     UnsupportedError on a GPU."""
     if not calls_lapack(operator):
-        context.needs.add("linalg")
+        context.needs |= {"linalg", "block"}
         return [f"ck_{operator.kind}"]
     if context.target.has_threads:
         raise UnsupportedError(f"{operator.kind}: a GPU program has no template for it")

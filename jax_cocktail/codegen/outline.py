@@ -122,6 +122,11 @@ class OutlineTable:
         """True if the program's function may be divided."""
         return bool(self._target.piece[0])
 
+    @property
+    def has_parts(self) -> bool:
+        """True if units make themselves anew in functions of their own, which get no launch parameters."""
+        return any(name.startswith(("part", "role")) for name, _, _ in self._functions.values())
+
     def call(
         self,
         nodes: Sequence[Node],

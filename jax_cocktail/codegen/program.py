@@ -27,7 +27,7 @@ from jax_cocktail.codegen.kernel import (
     spelled,
     text,
 )
-from jax_cocktail.codegen.launch import Text, counts, declared, lengths, parameters, sized_spaces
+from jax_cocktail.codegen.launch import Text, counts, declared, lengths, own_size, parameters, sized_spaces
 from jax_cocktail.codegen.outline import (
     Outer,
     OutlineTable,
@@ -83,9 +83,10 @@ def emit_program(
     compiled again. `places`: comments for readers say where in the user's program statements come from.
     `stamps`: those of a traced program, which has one more result.
     """
-    target, largest = machine.target, max((int(v.type.size) for v in plan.layouts), default=0)
-    if target.index == "i32" and largest > MOST_ELEMENTS:
-        raise UnsupportedError(f"an array of {largest} elements: a GPU program counts them in 32 bits")
+    target = machine.target
+    for size in {v.type.size for v in plan.layouts} if target.index == "i32" else ():
+        if size > MOST_ELEMENTS:
+            raise UnsupportedError(f"an array of {size} elements: a GPU program counts them in 32 bits")
     codes = first_codes(operators_in(program.entry))
     functions = OutlineTable(target, can_fail=bool(codes))
     context = Context(machine, plan, Writer(target.index), first_codes=codes)
@@ -102,13 +103,18 @@ def emit_program(
     context.end_trace()
     nodes, given = divide(context.writer.nodes, context.about, functions, LENGTH)
     lines, names = body_of([*map(code, begin), *nodes, *map(code, end)], context.about)
-    sizes = parameters(names)
+    sizes, own = parameters(names), own_size(plan, target)
     if context.has_units or target.has_threads or sizes:
         context.needs.add("units")
-    numbers = facts(program, plan, stamps) | {"sizes": len(sizes)}
+    numbers = facts(program, plan, stamps) | {"sizes": len(sizes) + len(own), "own_size": len(sizes)}
     if context.sized_spaces:
         numbers["shared_bytes"] = 0  # they follow from launch parameters
+    if own and functions.has_parts:
+        raise UnsupportedError("own memory that follows from launch parameters, in functions without these")
+    if own:
+        numbers["own_bytes"] = 0
     prologue = target.prologue_of(numbers, plan.cluster) + (stamps.prologue if stamps else ())
+    prologue += target.own_sized if own else ()
     head = ["// jax_cocktail program", *(line.format(**numbers) for line in prologue)]
     head += [f'#include "cocktail_{each}.h"' for each in target.headers if each in context.needs]
     units = [text.format(**numbers) for text in target.units if context.has_units]
@@ -119,7 +125,8 @@ def emit_program(
     entry = ["", f"{target.entry} {{", body, "}", *target.footer]
     constants, part_bytes = tables(program, plan, target), PART_BYTES if functions.has_pieces else 0
     parts = arranged(units, constants, functions.functions(), entry, part_bytes)
-    return Text("\n".join([*head, *parts, ""]), tuple(each.parameter for each in sizes), tuple(context.loops))
+    given_sizes = (*(each.parameter for each in sizes), *own)
+    return Text("\n".join([*head, *parts, ""]), given_sizes, tuple(context.loops))
 
 
 def _spelled(context: Context, names: Mapping[Name, Outer]) -> dict[Name, str]:

@@ -109,10 +109,11 @@ def nest(context: Context, loop: LoopUTask) -> tuple[LoopUTask, ...]:
         found.pop()
     if len(found) < 2:
         return ()
-    rounds = cast(int, loop.trip_count) / (context.plan.most_units * context.target.threads)
+    together = context.plan.most_units * context.target.threads
     beside = sum(_operations(*_beside(outer, inner)) for outer, inner in zip(found, found[1:], strict=False))
     innermost = _operations(found[-1].body, found[-1].condition)
-    worth = rounds >= ELEMENTS.rounds(innermost) and beside <= ELEMENTS.beside * innermost
+    several = cast(int, loop.trip_count) >= ELEMENTS.rounds(innermost) * together
+    worth = several and beside <= ELEMENTS.beside * innermost
     return tuple(found) if worth else ()
 
 
@@ -121,7 +122,8 @@ def branch_alone(context: Context, loop: LoopUTask) -> BranchUTask | None:
     threads have several trips. The code before it runs again for each side, so it may not read what trips
     write."""
     inner = _nested(loop.body)
-    several = cast(int, loop.trip_count) >= ELEMENTS.sided * context.plan.most_units * context.target.threads
+    together = context.plan.most_units * context.target.threads
+    several = cast(int, loop.trip_count) >= ELEMENTS.sided * together
     if not several or len(inner) != 1 or not isinstance(inner[0], BranchUTask):
         return None
     first, _ = _beside(loop, inner[0])

@@ -29,6 +29,7 @@ class Target:
       sized, apart, tagged, cluster: lines after the prologue, in a program with launch parameters, in one
         whose units do not meet, in one with exchanges, and in one whose units are one cluster. They use
         `{most_units}`, `{own_bytes}` and the other numbers of `program.facts`.
+      own_sized: such lines where a launch parameter, that of number `{own_size}`, is the size of own memory.
       assume: tells the compiler that a condition holds, so that it need not think of loops without trips.
       sized_spaces: memory in which the places of arrays may be launch parameters.
       entry, epilogue: the head of the program's function, and the lines at its end.
@@ -62,6 +63,7 @@ class Target:
     block_barrier: str = ""
     prologue: tuple[str, ...] = ()
     sized: tuple[str, ...] = ()
+    own_sized: tuple[str, ...] = ()
     assume: str = ""
     sized_spaces: frozenset[str] = frozenset(("workspace", "own", "private"))
     apart: tuple[str, ...] = ()

@@ -39,7 +39,19 @@ RANGES = (
     (33, ((1031, 1223, 1361, 1489), (67, 79, 97, 103), (131, 157, 173, 181), (257, 307, 331, 349))),
     (2, ((23, 29, 19, 31), (11, 13, 17, 19), (5, 7, 3, 11), (19, 31, 17, 13), (1117, 1319, 1451, 1553))),
 )
-LEVELS = 5  # of groups
+# On a GPU, what a number is decides how many blocks and threads have work, and which tiles products take. So
+# numbers stand for others of their own size.
+GPU_RANGES = (
+    (1 << 20, ((4000037, 4520003, 5160007, 5640031),)),
+    (1 << 17, ((400009, 452009, 516017, 564013),)),
+    (1 << 14, ((50021, 56501, 64513, 70501),)),
+    (2049, ((6007, 6779, 7741, 8461),)),
+    (257, ((701, 797, 907, 991), (401, 457, 521, 577), (1031, 1223, 1361, 1489))),
+    (33, ((131, 157, 173, 181), (67, 79, 83, 89), (101, 113, 107, 127), (37, 41))),
+    (2, ((19, 23, 29, 31), (5, 7, 3, 11))),
+)
+LEVELS = 5  # of groups, at most
+Ranges = tuple[tuple[int, tuple[tuple[int, ...], ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +62,18 @@ class General:
     given: Mapping[Parameter, int]
 
 
-def generalise(program: UProgram, varying: Collection[int], attempt: int = 0) -> General | None:
+def generalise(
+    program: UProgram, varying: Collection[int], attempt: int = 0, on_gpu: bool = False
+) -> General | None:
     """The program with some numbers made general; None if something else follows from them.
 
     Args:
       program: a translated program.
       varying: the positions in `numbers` of those that other calls have otherwise.
       attempt: from 0; two of each level, which has other numbers that stand for them.
+      on_gpu: it will run on one.
     """
+    ranges: Ranges = GPU_RANGES if on_gpu else RANGES
     found = [item for k, item in enumerate(numbers_of(program)) if k in varying]
     others = {where.id: number for where, number in found if isinstance(where, Value)}
     places = [(program.entry.parameters.index(at[0]), at[1]) for at, _ in found if isinstance(at, tuple)]
@@ -66,7 +82,7 @@ def generalise(program: UProgram, varying: Collection[int], attempt: int = 0) ->
         operand, axis = places[0]
         value = program.entry.parameters[operand]
         number = int(value.type.shape[axis])
-        stand_in = _stand_in(number, attempt, taken)
+        stand_in = _stand_in(number, attempt, taken, ranges)
         if stand_in is None:
             return None
         try:
@@ -87,10 +103,10 @@ def generalise(program: UProgram, varying: Collection[int], attempt: int = 0) ->
     return _with_numbers(program, others, given)
 
 
-def _stand_in(number: int, attempt: int, taken: Collection[int]) -> Parameter | None:
+def _stand_in(number: int, attempt: int, taken: Collection[int], ranges: Ranges) -> Parameter | None:
     """The parameter that stands for a number. `taken`: what the program has."""
     most, (level, second) = 0, divmod(attempt, 2)
-    for first, groups in RANGES:
+    for first, groups in ranges:
         if number >= first:
             free = [n for n in groups[level] if n not in taken] if level < len(groups) else []
             return Parameter(free[second], least=first, most=most) if second < len(free) else None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jax_cocktail.utask.ir import UOperator, UProgram, regions_in
 from jax_cocktail.utask.lapack import calls_lapack, lapack_bytes
 from jax_cocktail.utask.layout import Layout, dense, view
+from jax_cocktail.utask.sizes import Parameter, at
 from jax_cocktail.utask.types import Value
 
 _LAUNCH_VERSION = 2
@@ -46,7 +47,8 @@ class MemoryPlan:
     last part of its space, free for one operator at a time (`scratch_bytes`); `most_units`: number of units
     that find work; `template_bytes`: near memory that templates use while they run; `parts`: workspace
     buffers whose slices may also be with the units that alone touch them; `cluster`: units are one cluster;
-    `usage`: of every space that has buffers or scratch; `thread_bytes`: of the memory of each thread.
+    `usage`: of every space that has buffers or scratch; `thread_bytes`: of the memory of each thread; `work`:
+    units that have work in each parallel loop, if some of these numbers follow from general sizes.
     """
 
     layouts: Mapping[Value, Layout]
@@ -63,6 +65,7 @@ class MemoryPlan:
     cluster: bool = False
     usage: Mapping[str, Usage] = field(default_factory=dict)
     thread_bytes: int = 0
+    work: tuple[int, ...] = ()
 
     @property
     def shared_bytes(self) -> int:
@@ -78,6 +81,20 @@ class MemoryPlan:
     def resident_units(self) -> int:
         """The least number of units that can run the program with slices in memory of their own."""
         return self.most_units if self.parts or self.cluster else 1
+
+    def in_call(self, given: Mapping[Parameter, int]) -> MemoryPlan:
+        """The plan with the bytes, and the units that have work, of a call with these numbers for general
+        ones. Units that keep slices or are a cluster are always as many."""
+        units = self.most_units
+        if self.work and self.resident_units == 1:
+            units = max(min(units, max(at(parts, given) for parts in self.work)), 1)
+        return replace(
+            self,
+            workspace_bytes=at(self.workspace_bytes, given),
+            own_bytes=at(self.own_bytes, given),
+            private_bytes=at(self.private_bytes, given),
+            most_units=units,
+        )
 
     def slot(self, value: Value) -> Slot:
         """Memory of the buffer that holds a value in a layout."""

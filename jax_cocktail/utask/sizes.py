@@ -309,6 +309,13 @@ def at(number: int, given: Mapping[Parameter, int]) -> int:
     return number.at(given) if isinstance(number, Size) else number
 
 
+def magnitude(number: int, given: Mapping[Parameter, int]) -> int:
+    """No less than any sum that comes up while a size is computed in a call, or is the value of an int."""
+    if not isinstance(number, Size):
+        return abs(int(number))
+    return sum(abs(n) * prod(_at(atom, given) for atom in product) for product, n in number.terms)
+
+
 def size_of(parameter: Parameter) -> Size:
     """The size that is a launch parameter."""
     return Size((((parameter,), 1),))

@@ -17,6 +17,7 @@ import pytest
 
 import jax_cocktail
 from jax_cocktail import compiler
+from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Artifact, Emitted, Executable
 from jax_cocktail.device.amd import MI300X, RX_7900_XTX
@@ -58,10 +59,10 @@ class Emulation:
     cluster: bool = False
     launches: list[tuple[Emitted, Program, str]] | None = None
 
-    def emit(self, program: Any, *_: Any, candidate: Candidate, trace: int = 0, **__: Any) -> Emitted:
+    def emit(self, program: Any, *_: Any, candidate: Candidate, trace: int = 0, **more: Any) -> Emitted:
         machine = machine_of(self.spec, self.threads)
         machine = replace(machine, target=replace(machine.target, outline_limit=self.outline_limit))
-        return compiler.emit(program, machine, candidate=candidate, trace=trace)
+        return compiler.emit(program, machine, candidate=candidate, trace=trace, **more)
 
     def build(self, emitted: Emitted, *_: Any, **__: Any) -> Artifact:
         digest = hashlib.sha256(emitted.source.encode()).hexdigest()
@@ -78,16 +79,19 @@ class Emulation:
         emitted = artifact.emitted
         operands = [np.array(x, order="C") for x in arguments]
         shapes = [v.type for v in emitted.program.entry.results]
-        results = [np.zeros(t.shape, custom_call._numpy_name(t.dtype)) for t in shapes]
+        of = emitted.in_call
+        results = [np.zeros([*map(of, t.shape)], custom_call._numpy_name(t.dtype)) for t in shapes]
         for operand, result in artifact.aliases:
             results[result] = operands[operand]
         if emitted.stamps is not None:
             results.append(np.zeros(emitted.stamps.shape, np.uint32))
         program = self.program(emitted)
-        units = self.grid or emitted.plan.most_units
+        plan = launch_plan(*(emitted.program, emitted.plan, emitted.machine, emitted.sizes), emitted.given)
+        units = self.grid or plan.most_units
         near = emitted.plan.cluster and self.kernel == "ck_resident"
         grid = {"units": units, "cluster": units if near else 1}
-        lengths = {"sizes": emitted.sizes, "shared_bytes": emitted.plan.shared_bytes if emitted.sizes else 0}
+        shared_bytes = emitted.plan.in_call(emitted.given).shared_bytes if emitted.sizes else 0
+        lengths = {"sizes": emitted.sizes, "shared_bytes": shared_bytes}
         program.launch(operands, results, kernel=self.kernel, seed=self.seed, **grid, **lengths)
         if self.launches is not None:
             self.launches.append((emitted, program, self.kernel))

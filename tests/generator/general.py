@@ -1,23 +1,31 @@
-"""Checks programs that serve any size of an axis: planned for one that stands for all, run with others."""
+"""Checks programs that serve any size of an axis: planned for one that stands for all, run with others, on the
+host and on the emulation of a GPU."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest import mock
 
+from jax_cocktail import compiler
 from jax_cocktail.analysis.lengths import axes_tied_to
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted, build, emit
+from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.placement.limits import Limits
 from jax_cocktail.schedule import general
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.forms import Forms
 from jax_cocktail.utask.ir import operators_in
 from jax_cocktail.utask.numbers import numbers_of
-from tests.cpu.runner import run_artifact
+from tests.cpu.emulated import KERNELS, SPEC, Emulation
+from tests.cpu.runner import EAGER, run_artifact
 from tests.generator.draw import Draw
 from tests.generator.passes import Task, difference, variants
 from tests.oracle.forms import read
 from tests.oracle.interpreter.run import run as interpret
 
 NOT_GENERAL = "not general"
+_EXACT = replace(SPEC, matrix_float32="none")  # products without rounded factors
 _LARGE = ((2, general.RANGES[0][1]),)  # the numbers that stand for large ones, for all
 
 
@@ -37,6 +45,29 @@ def check(task: Task) -> str:
         return f"forms say that the call gives {told}"
     found = run_artifact(build(emitted), task.program, task.arguments)
     return difference(task, found, interpret(task.program, task.arguments))
+
+
+def check_on_gpu(task: Task) -> str:
+    """What goes wrong with such a program for a GPU, or ""."""
+    axis, draw = _axis(task), Draw(task.seed, 7)
+    emulation = Emulation(spec=_EXACT, seed=task.seed, threads=draw.of((64, 32)), kernel=draw.of(KERNELS))
+    machine, candidate = machine_of(_EXACT, emulation.threads), Candidate(draw.of((1, 3)))
+    ranges = draw.of((((2, ((37, 41),)),), ((2, ((701, 797), (67, 79))),), general.GPU_RANGES))
+    if axis is None:
+        return NOT_GENERAL
+    with mock.patch.object(general, "GPU_RANGES", ranges), mock.patch.object(compiler, "limits_for", _eager):
+        try:
+            emitted = emit(task.program, machine, candidate=candidate, varying=axis)
+        except UnsupportedError:  # a factor without a template
+            return NOT_GENERAL
+    if not emitted.given:
+        return NOT_GENERAL
+    found = emulation.launch(emulation.build(emitted), [*task.arguments])
+    return difference(task, found, interpret(task.program, task.arguments))
+
+
+def _eager(*_: object) -> Limits:
+    return EAGER
 
 
 def _told_by_forms(emitted: Emitted, task: Task) -> tuple[int, ...]:

@@ -39,9 +39,7 @@ _STORE = Store(Family, FOLDER)
 def varying(program: UProgram, machine: Machine) -> frozenset[int]:
     """The positions of the numbers that a program has otherwise than one that was compiled before, and of
     those that varied before."""
-    if machine.is_gpu:
-        return frozenset()
-    key = family(program)
+    key = _key(program, machine)
     known = _load(key)
     if known is None:
         return frozenset()
@@ -58,9 +56,7 @@ def varying(program: UProgram, machine: Machine) -> frozenset[int]:
 def keep(program: UProgram, machine: Machine, candidate: Candidate, general: bool) -> None:
     """Remembers a program that was compiled: others of its family are compared with it. `general`: it serves
     any numbers."""
-    if machine.is_gpu:
-        return
-    key = family(program)
+    key = _key(program, machine)
     known = _load(key)
     if known is None:
         _keep(key, Family(tuple(map(repr, numbers(program))), candidate))
@@ -68,9 +64,9 @@ def keep(program: UProgram, machine: Machine, candidate: Candidate, general: boo
         _keep(key, replace(known, general=candidate))
 
 
-def candidates(program: UProgram) -> frozenset[Candidate]:
+def candidates(program: UProgram, machine: Machine) -> frozenset[Candidate]:
     """The candidates of the first program of the family, and of the first one that serves any numbers."""
-    known = _load(family(program))
+    known = _load(_key(program, machine))
     return frozenset() if known is None else frozenset({known.first, known.general or known.first})
 
 
@@ -84,6 +80,11 @@ def near(programs: Sequence[UProgram], varying: Sequence[frozenset[int]]) -> str
         told = [frexp(n)[1] if k in free else n for k, n in enumerate(numbers(program))]
         names.append(f"{family(program)}{told}")
     return "\n".join(names)
+
+
+def _key(program: UProgram, machine: Machine) -> str:
+    """The name of a family on a machine."""
+    return family(program) if machine.spec is None else f"{family(program)}-{machine.spec.arch}"
 
 
 def _load(key: str) -> Family | None:

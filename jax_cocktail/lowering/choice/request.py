@@ -281,7 +281,7 @@ def _familiar(prepared: Translated, found: Survey) -> Survey:
         return found
     from jax_cocktail.lowering.choice import families
 
-    known = families.candidates(prepared.programs[0])
+    known = families.candidates(prepared.programs[0], prepared.machine)
     for plan, seconds in zip(found.plans, found.seconds, strict=True):
         alike = plan.candidate in known and seconds <= MODEL.alike * min(found.seconds)
         if alike and has_text(prepared, plan):

@@ -61,7 +61,7 @@ def plan_memory(program: UProgram, near: int | None = None, units: int = 0, warp
     if any(sharing.is_shared(root) for root in received):
         raise PlacementError("what a unit receives from others lies where all of them see it")
     shared = _lay_out([g for g in free if sharing.is_shared(g[0])], live, "workspace", sharing)
-    plan = replace(plan, slots={**slots, **shared.slots}, most_units=sharing.most_units)
+    plan = replace(plan, slots={**slots, **shared.slots}, most_units=sharing.most_units, work=sharing.work)
     if shared.size:
         plan = replace(plan, workspace_bytes=shared.size, usage={"workspace": shared.usage})
     alone = _of_threads([g for g in free if classes.find(g[0]) in sharing.alone], live)

@@ -28,6 +28,7 @@ from jax_cocktail.utask.ir import (
 )
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.operators import UPDATES
+from jax_cocktail.utask.sizes import is_general
 from jax_cocktail.utask.types import Value
 
 Find = Callable[[Value], Value]
@@ -36,12 +37,14 @@ Find = Callable[[Value], Value]
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """`shared`: leaders of the memory classes that all units see; `alone`: of those that each thread has for
-    itself; `most_units`: units that have work."""
+    itself; `most_units`: units that have work; `work`: how many have in each loop, if some of these numbers
+    follow from general sizes."""
 
     find: Find
     shared: frozenset[Value]
     alone: frozenset[Value]
     most_units: int
+    work: tuple[int, ...] = ()
     overlap_bytes: int = PROGRAM.overlap_bytes
 
     def is_shared(self, root: Value) -> bool:
@@ -72,7 +75,8 @@ def sharing_of(
     survey.settle()
     shared = frozenset(survey.shared - (inside - survey.mesh))
     alone = {find(layouts[v].root) for v in survey.alone if v in layouts}
-    return Sharing(find, shared, frozenset(alone - survey.mesh), survey.most_units)
+    work = tuple(survey.work) if any(map(is_general, survey.work)) else ()
+    return Sharing(find, shared, frozenset(alone - survey.mesh), survey.most_units, work)
 
 
 class _Survey:
@@ -90,6 +94,7 @@ class _Survey:
         self.rewritten: set[Value] = set()  # leaders of which loops write more
         self.loops = 0  # enclosing sequential loops
         self.most_units = 1
+        self.work = set[int]()  # parts of parallel loops
 
     def leaders(self, values: tuple[Value, ...]) -> list[Value]:
         return [self.find(self.layouts[v].root) for v in values if v in self.layouts]
@@ -108,7 +113,7 @@ class _Survey:
             self.inside += defined
             self.alone += defined if by_threads(statement) else []
             self._check(statement)
-            self.most_units = max(self.most_units, statement.first + self._parts(statement))
+            self._parts(statement)
         elif isinstance(statement, LoopUTask):
             self._transfer(statement.initial, statement.carried)
             self.loops += 1
@@ -124,13 +129,18 @@ class _Survey:
             self.together.append(set(outputs))
             self._written(statement)
 
-    def _parts(self, loop: LoopUTask) -> int:
-        """Units that find work in a parallel loop."""
+    def _parts(self, loop: LoopUTask) -> None:
+        """Notes the units that find work in a parallel loop. Where its trips are general, a call may have any
+        number of them."""
         trips = loop.trip_count or 0
-        if not by_threads(loop):
-            return trips
-        runs = -(-trips // self.warp)
-        return min(runs, self.units) if self.units else runs
+        parts = -(-trips // self.warp) if by_threads(loop) else trips
+        self.work.add(loop.first + parts)
+        most = int(parts)
+        if self.units and is_general(parts):
+            most = self.units
+        elif self.units and by_threads(loop):
+            most = min(most, self.units)
+        self.most_units = max(self.most_units, loop.first + most)
 
     def _written(self, statement: Statement) -> None:
         """Notes whether a statement in a loop writes small pieces of its results or more."""

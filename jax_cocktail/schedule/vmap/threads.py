@@ -300,7 +300,7 @@ def _batch(loop: LoopUTask, enough: int) -> Batch | None:
         mixes = any(crossing.leaf not in closings for crossing in each.crossings)
         cut = {v: each.axes[v] for v in loop.outputs if v in each.axes}
         if cut and each.is_uniform and not each.clash and not mixes:
-            found.append((each.parts, cut))
+            found.append((each.length, cut))
     found.sort(key=lambda pair: -pair[0])
     same = [pair for pair in found if pair[1].keys() == found[0][1].keys()]
     while len(same) > 1 and prod(n for n, _ in same[:-1]) >= enough:

@@ -113,7 +113,7 @@ std::string launch(Order& order) {
   const Program& program = ck_emulation_program;
   std::string refused = refusal(order);
   if (!refused.empty()) return refused;
-  long long own = order.resident ? 0 : program.own_bytes * order.units;
+  long long own = order.resident ? 0 : own_bytes(order) * order.units;
   if (program.sizes > 0 && program.shared_bytes == 0) own = (own + 255) / 256 * 256;  // kCkOwnFirst
   Memory workspace(program.front_bytes + own + program.shared_bytes + order.shared_bytes);
   memset(workspace.bytes, 0, size_t(program.header_bytes));

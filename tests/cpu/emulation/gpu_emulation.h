@@ -23,6 +23,7 @@ extern Here* here;
 // What a program is, for the runtime; CK_ENTRIES defines it.
 struct Program {
   int threads, operands, results, most_units, resident_units, sizes;
+  int own_size;  // the launch parameter with the bytes of own memory, or -1: own_bytes
   long long header_bytes, front_bytes, shared_bytes, own_bytes, scratch_bytes, resident_bytes;
   void (*kernels[2])(const void* launch);  // resident, portable
 };

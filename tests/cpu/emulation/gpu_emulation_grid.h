@@ -133,9 +133,14 @@ unsigned draw(size_t bound) {  // splitmix64
   return unsigned(((x ^ (x >> 31)) >> 32) * bound >> 32);
 }
 
+long long own_bytes(const Order& order) {
+  const Program& program = ck_emulation_program;
+  return program.own_size < 0 ? program.own_bytes : order.sizes[program.own_size];
+}
+
 long long arena_bytes(const Order& order) {
   const Program& program = ck_emulation_program;
-  return program.scratch_bytes + (order.resident ? program.own_bytes + program.resident_bytes : 0);
+  return program.scratch_bytes + (order.resident ? own_bytes(order) + program.resident_bytes : 0);
 }
 
 void moved() {
