@@ -13,9 +13,9 @@
 
 // What a program may define besides what cocktail_base.h asks for: how many signals and 32-bit words of
 // tagged exchanges (all exchanges together) it uses; how many units its resident kernel needs at least;
-// whether they are one cluster; whether they never meet at all; how many launch parameters it has, and which
-// of them is the size of a unit's own memory, in place of CK_OWN_BYTES, which is then 0; and how many dies the
-// device has, each with a second-level cache.
+// whether they are one cluster; whether they never meet at all; how many launch parameters it has, and
+// which of them is the size of own memory, in place of CK_OWN_BYTES, which is then 0; and how many dies
+// the device has, each with a second-level cache.
 #if !defined(CK_SIGNALS)
 #define CK_SIGNALS 0
 #endif
@@ -283,7 +283,7 @@ CK_INLINE u8* ck_workspace(const CkLaunch& launch) { return (u8*)launch.pointers
 constexpr bool kCkOwnFirst = CK_SIZES > 0 && CK_SHARED_BYTES == 0;
 
 #if defined(CK_OWN_SIZE)
-static_assert(CK_OWN_BYTES == 0 && CK_OWN_SIZE < CK_SIZES, "a launch parameter is the size of own memory");
+static_assert(CK_OWN_BYTES == 0 && CK_OWN_SIZE < CK_SIZES, "a launch parameter is its size");
 CK_INLINE i64 ck_own_bytes(const CkLaunch& launch) { return launch.sizes[CK_OWN_SIZE]; }
 #else
 CK_INLINE constexpr i64 ck_own_bytes(const CkLaunch&) { return CK_OWN_BYTES; }

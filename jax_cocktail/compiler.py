@@ -34,7 +34,7 @@ from functools import partial
 from itertools import pairwise
 
 from jax_cocktail.analysis.verifier import Form, verify
-from jax_cocktail.build.device import build_device_program, device_toolchain
+from jax_cocktail.build.device import build_device_program, device_program_is_built, device_toolchain
 from jax_cocktail.build.executable import Executable
 from jax_cocktail.build.host import build_program, host_toolchain, program_is_built
 from jax_cocktail.build.kernels import DeviceToolchain, beside_arrays, check_registers
@@ -346,7 +346,7 @@ def _emit_general(
         known: tuple[Emitted, tuple[Decision, ...]] | None = MEMORY.general.get(key)
         if known is not None and all(each.holds(first.given) for each in known[1]):
             found = replace(known[0], given=first.given, varying=varying, decisions=known[1])
-            if not machine.is_gpu or fits(found.program, found.plan, machine, first.given):
+            if fits(found.program, found.plan, machine, first.given):
                 return replace(found, level=level, fingerprint=identity(program, candidate))
     return None
 
@@ -438,9 +438,12 @@ def build(
 
 
 def is_built(emitted: Emitted) -> bool:
-    """True if `build` finds a program for the host in the cache."""
+    """True if `build` finds a program in the cache."""
+    spec = emitted.machine.spec
     with suppress(BuildError):
-        return emitted.machine.spec is None and program_is_built(emitted.source, host_toolchain())
+        if spec is None:
+            return program_is_built(emitted.source, host_toolchain())
+        return device_program_is_built(emitted.source, device_toolchain(spec.arch), spec.arch)
     return False
 
 
@@ -475,9 +478,8 @@ def _build_for_device(
     if check.remark:
         remarks.append(Remark("build", False, check.remark))
     emitted = replace(emitted, remarks=tuple(remarks))
-    launch = launch_plan(
-        *(emitted.program, emitted.plan, emitted.machine, emitted.sizes), emitted.given
-    )
+    facts = emitted.program, emitted.plan, emitted.machine, emitted.sizes
+    launch = launch_plan(*facts, emitted.given)
     return Artifact(built.binary, built.digest, emitted, seconds, built.cached, built.path, launch, built.key)
 
 

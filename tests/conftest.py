@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -57,10 +58,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def nothing_shared() -> None:
-    """A function that several tests jit is traced again in each of them, and each warns again."""
+    """A function that several tests jit is traced again in each of them, and each warns again. What
+    varies from call to call in one test says nothing about the programs of another."""
+    shutil.rmtree(Path(os.environ["JAX_COCKTAIL_CACHE_DIR"]) / "families", ignore_errors=True)
     if (memory := sys.modules.get("jax_cocktail.memory")) is not None:
         memory.MEMORY.wrapped.clear()
         memory.MEMORY.warned.clear()
+        memory.MEMORY.families.clear()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jax_cocktail.build import cuda, rocm
-from jax_cocktail.build.job import Job, obtain
+from jax_cocktail.build.job import Job, is_done, obtain
 from jax_cocktail.build.kernels import Compilers, DeviceBuilt, DeviceToolchain, kernels_of, unknown_arch
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.device.cards import ARCHES, DEFAULT
@@ -38,6 +38,11 @@ def build_device_program(
     built = obtain(device_job(source, toolchain, arch, options), cache_limit_bytes)
     made = built.binary, built.digest, built.path, built.seconds, built.cached
     return DeviceBuilt(*made, arch, kernels_of(built.facts), built.key)
+
+
+def device_program_is_built(source: str, toolchain: DeviceToolchain, arch: str) -> bool:
+    """True if `build_device_program` finds the text in the cache. Raises BuildError as `device_job` does."""
+    return is_done(device_job(source, toolchain, arch))
 
 
 def device_job(source: str, toolchain: DeviceToolchain, arch: str, options: tuple[str, ...] = ()) -> Job:

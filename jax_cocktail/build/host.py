@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jax_cocktail import cache
 from jax_cocktail.build.command import ANSWER_SECONDS, STOPPED, answer
 from jax_cocktail.build.features import features_argument, tuning_argument
 from jax_cocktail.build.job import (
@@ -26,6 +25,7 @@ from jax_cocktail.build.job import (
     Language,
     Toolchain,
     headers_of,
+    is_done,
     make_job,
     obtain,
     program_folders,
@@ -226,8 +226,7 @@ def build_program(
 
 def program_is_built(source: str, toolchain: Toolchain) -> bool:
     """True if `build_program` finds the text in the cache."""
-    key = _program_job(source, toolchain, _PROGRAM_SYMBOLS).key
-    return cache.peek(cache.entry_folder(cache.cache_dir(), key), key) is not None
+    return is_done(_program_job(source, toolchain, _PROGRAM_SYMBOLS))
 
 
 def _program_job(source: str, toolchain: Toolchain, symbols: Sequence[str]) -> Job:

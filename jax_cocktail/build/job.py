@@ -184,6 +184,11 @@ def package_folders(name: str) -> tuple[str, ...]:
 
 # ---- the cache ---------------------------------------------------------------------------------------------
 
+def is_done(job: Job) -> bool:
+    """True if `obtain` finds the result of a job in the cache."""
+    return cache.peek(cache.entry_folder(cache.cache_dir(), job.key), job.key) is not None
+
+
 def obtain(job: Job, limit_bytes: int) -> Built:
     """The result of a job: from the cache, else compiled into it. If the cache is unusable, it uses a private
     folder and warns.

@@ -74,9 +74,10 @@ def own_size(plan: MemoryPlan, target: Target) -> tuple[Parameter, ...]:
 
 
 def fits(program: UProgram, plan: MemoryPlan, machine: Machine, given: Mapping[Parameter, int]) -> bool:
-    """True if a call may give these numbers to a program that is planned for others: its blocks have the
-    shared memory for them, and 32 bits suffice for all positions, in elements and in bytes."""
-    assert machine.spec is not None
+    """True if a call may give these numbers to a program that is planned for others: on a GPU its blocks have
+    the shared memory for them, and 32 bits suffice for all positions, in elements and in bytes."""
+    if machine.spec is None:
+        return True
     launch = launch_plan(program, plan, machine, given=given)
     trips = (s.trip_count for s in walk(program.entry) if isinstance(s, LoopUTask))
     counted = [*(v.type.nbytes for v in plan.layouts), *(n for n in trips if n is not None)]

@@ -25,7 +25,6 @@ MOST = 6  # programs: one for the first size, one for few and one for many, or m
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    MEMORY.families.clear()
     MEMORY.general.clear()
     monkeypatch.setattr(MEMORY.counts, "compiled", 0)
 

@@ -13,7 +13,7 @@ from tests.process import python
 MODULES = ("tests.api.several_devices", "tests.api.collective_loops")
 
 
-@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("devices", [2, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", cases_of(*MODULES))
 def test_devices(name: str, devices: int) -> None:
     assert not wrong(devices, *MODULES)[name], wrong(devices, *MODULES)[name]

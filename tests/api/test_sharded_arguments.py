@@ -10,7 +10,7 @@ from tests.api.several_devices import cases_of, wrong
 MODULES = ("tests.api.sharded_arguments", "tests.api.said_shardings")
 
 
-@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.long), 8])
 @pytest.mark.parametrize("name", cases_of(*MODULES))
 def test_devices(name: str, devices: int) -> None:
     assert not wrong(devices, *MODULES)[name], wrong(devices, *MODULES)[name]

@@ -65,10 +65,13 @@ class Emulation:
         return compiler.emit(program, machine, candidate=candidate, trace=trace, **more)
 
     def build(self, emitted: Emitted, *_: Any, **__: Any) -> Artifact:
-        digest = hashlib.sha256(emitted.source.encode()).hexdigest()
-        built = self.program(emitted)
+        digest, built = self._digest(emitted), self.program(emitted)
         self._built[digest] = Artifact(emitted.source.encode(), digest, emitted, 0.0, False, str(built.path))
         return self._built[digest]
+
+    @staticmethod
+    def _digest(emitted: Emitted) -> str:
+        return hashlib.sha256(emitted.source.encode()).hexdigest()
 
     def program(self, emitted: Emitted) -> Program:
         gpu = emulator.Gpu(self.spec.platform, self.spec.warp, self.spec.dies)
@@ -130,6 +133,7 @@ class Emulation:
         monkeypatch.setattr(survey, "better_size", lambda _, machine: machine.target.threads)
         monkeypatch.setattr(variants, "emit", self.emit)
         monkeypatch.setattr(variants, "build", self.build)
+        monkeypatch.setattr(variants, "is_built", lambda emitted: self._digest(emitted) in self._built)
         monkeypatch.setattr(custom_call, "_bound", bound)
         monkeypatch.setattr(custom_call, "load", lambda _: None)
         monkeypatch.setattr(jax.ffi, "ffi_call", self.call)

@@ -32,8 +32,7 @@ MACHINE = machine_of(H200)
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    for memory in (MEMORY.families, MEMORY.general):
-        memory.clear()
+    MEMORY.general.clear()
 
 
 def relaxed(x):

@@ -1,5 +1,7 @@
-"""Checks programs that serve any size of an axis: planned for one that stands for all, run with others, on the
-host and on the emulation of a GPU."""
+"""Checks programs that serve any size of an axis: planned for one that stands for all, run with others.
+
+They run on the host, and on the emulation of a GPU.
+"""
 
 from __future__ import annotations
 
