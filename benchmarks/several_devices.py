@@ -5,7 +5,8 @@
 
 `alone` is the work of one device (its shard, without communication) in a process with one device, on the
 cores of one: all of them at once should take no longer. The processes run in turn, and so do the programs in
-them; medians count. The results of all ways are checked first. A row is an entry of `ROWS`.
+them; medians count. The results of all ways are checked first. A row is an entry of `ROWS`; `--times 16` gives
+each device a batch that is so many times as large.
 """
 
 from __future__ import annotations
@@ -208,9 +209,9 @@ def ours(function: Any) -> Any:
     return jax_cocktail.jit(function, options={"force": "cocktail", "compile": "now"})
 
 
-def placed(row: Row, devices: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def placed(row: Row, devices: int, times: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A row's function on so many devices, and its arguments where they belong; on one, it is alone."""
-    arguments = row.arguments(devices)
+    arguments = row.arguments(devices * times)
     if devices == 1:
         return row.program(None), arguments
     mesh = Mesh(np.array(jax.devices()[:devices]), (AXIS,))
@@ -222,14 +223,14 @@ def placed(row: Row, devices: int) -> tuple[Callable[..., Any], tuple[Any, ...]]
     return jax.shard_map(row.program(AXIS), mesh=mesh, check_vma=False, **specs), arguments
 
 
-def checked(row: Row, devices: int) -> tuple[dict[str, Callable[[], Any]], str]:
+def checked(row: Row, devices: int, times: int) -> tuple[dict[str, Callable[[], Any]], str]:
     """The ways to run a row, whose results agree, and what our program has captured."""
-    function, arguments = placed(row, devices)
+    function, arguments = placed(row, devices, times)
     ways = {"stock": jax.jit(function), "ours": ours(function)}
     results = {name: jax.tree.leaves(way(*arguments)) for name, way in ways.items()}
     for mine, stock in zip(results["ours"], results["stock"], strict=True):
         np.testing.assert_allclose(mine, stock, rtol=1e-3, atol=1e-4, err_msg=f"{row.name} differs")
-    whole = jax.tree.leaves(jax.jit(row.program(None))(*row.arguments(devices)))
+    whole = jax.tree.leaves(jax.jit(row.program(None))(*row.arguments(devices * times)))
     if row.name != "rollouts":  # whose advantages have the mean of each device
         for mine, stock in zip(results["ours"], whole, strict=True):
             np.testing.assert_allclose(mine, stock, rtol=1e-3, atol=1e-4, err_msg=f"{row.name} is another")
@@ -239,9 +240,9 @@ def checked(row: Row, devices: int) -> tuple[dict[str, Callable[[], Any]], str]:
     return {name: partial(way, *arguments) for name, way in ways.items()}, "{}/{}".format(*captured)
 
 
-def serve(devices: int, names: list[str], seconds: float) -> None:
+def serve(devices: int, names: list[str], seconds: float, times: int) -> None:
     """A process: measures all rows each time a line comes, and answers with a line."""
-    rows = {row.name: checked(row, devices) for row in ROWS if row.name in names}
+    rows = {row.name: checked(row, devices, times) for row in ROWS if row.name in names}
     print(json.dumps({name: captured for name, (_, captured) in rows.items()}), flush=True)
     for _ in sys.stdin:
         found = {}
@@ -257,11 +258,13 @@ def serve(devices: int, names: list[str], seconds: float) -> None:
 class Process:
     """A process with so many devices on these cores."""
 
-    def __init__(self, devices: int, cores: list[int], names: list[str], seconds: float) -> None:
+    def __init__(
+        self, devices: int, cores: list[int], names: list[str], seconds: float, times: int
+    ) -> None:
         flags = f"--xla_force_host_platform_device_count={devices}"
         command = ["taskset", "-c", ",".join(map(str, cores)), sys.executable, "-m"]
         command += ["benchmarks.several_devices", "--serve", str(devices), "--seconds", str(seconds)]
-        command += ["--only", *names]
+        command += ["--times", str(times), "--only", *names]
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -285,11 +288,15 @@ class Process:
         return self.read()
 
 
-def measure(devices: int, names: list[str], rounds: int, seconds: float) -> list[tuple[str, ...]]:
+def measure(
+    devices: int, names: list[str], rounds: int, seconds: float, times: int
+) -> list[tuple[str, ...]]:
     """The lines of the table."""
     cores = sorted(os.sched_getaffinity(0))
     share = cores[: max(len(cores) // devices, 1)]
-    together, alone = (Process(n, on, names, seconds) for n, on in ((devices, cores), (1, share)))
+    together, alone = (
+        Process(n, on, names, seconds, times) for n, on in ((devices, cores), (1, share))
+    )
     found = [(together.measure(), alone.measure()) for _ in range(rounds)]
 
     def middle(which: int, name: str, way: str) -> float:
@@ -299,9 +306,9 @@ def measure(devices: int, names: list[str], rounds: int, seconds: float) -> list
     for name in names:
         stock, mine = middle(0, name, "stock"), middle(0, name, "ours")
         one, one_stock = middle(1, name, "ours"), middle(1, name, "stock")
-        times = (f"{1e3 * each:.3f}" for each in (stock, mine, one_stock, one))
+        taken = (f"{1e3 * each:.3f}" for each in (stock, mine, one_stock, one))
         ratios = f"{stock / mine:.2f}", f"{mine / one:.2f}"
-        lines.append((name, *times, *ratios, together.captured[name], alone.captured[name]))
+        lines.append((name, *taken, *ratios, together.captured[name], alone.captured[name]))
     return lines
 
 
@@ -314,14 +321,15 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each process")
     parser.add_argument("--seconds", type=float, default=1.0, help="for a row in a turn")
+    parser.add_argument("--times", type=int, default=1, help="larger batches")
     parser.add_argument("--only", nargs="+", choices=[row.name for row in ROWS], help="these rows")
     parser.add_argument("--serve", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
     names = given.only or [row.name for row in ROWS]
     if given.serve:
-        serve(given.serve, names, given.seconds)
+        serve(given.serve, names, given.seconds, given.times)
         return
-    lines = measure(given.devices, names, given.rounds, given.seconds)
+    lines = measure(given.devices, names, given.rounds, given.seconds, given.times)
     version, cores = jax_cocktail.__version__, len(os.sched_getaffinity(0))
     print(f"jax {jax.__version__}, jax_cocktail {version}, {given.devices} devices on {cores} cores")
     for line in (HEADS, *lines):
