@@ -57,9 +57,9 @@ def launch_plan(
     """The launch plan of a planned program for a GPU. `sizes`: the launch parameters; `given`: the numbers of
     the call for general ones."""
     assert machine.spec is not None
-    plan = plan.in_call(given)
     operators = tuple(operators_in(program.entry))
     crossing, words = anything_crosses(operators), tagged_words(operators, plan.most_units)
+    plan = plan.in_call(given)  # the text has room for the words of as many units as there may be
     front = header_bytes(words, 1 + die_lines(machine.spec))  # free where nothing crosses
     near_bytes = near_words_bytes(words) if plan.cluster else 0
     portable_units = min(plan.most_units, max(BLOCK.portable_bytes // plan.own_bytes, 1))
