@@ -5,8 +5,8 @@
 
 `alone` is the work of one device (its shard, without communication) in a process with one device, on the
 cores of one: all of them at once should take no longer. The processes run in turn, and so do the programs in
-them; medians count. The results of all ways are checked first. A row is an entry of `ROWS`; `--times 16` gives
-each device a batch that is so many times as large.
+them; medians count. The results of all ways are checked first. A row is an entry of `ROWS`. With `--times 16`
+each device has a batch that is so many times as large.
 """
 
 from __future__ import annotations
