@@ -21,7 +21,7 @@ from jax_cocktail.codegen.kernel import (
 from jax_cocktail.codegen.outline import Outer, OutlineTable
 from jax_cocktail.codegen.stamps import StampTable
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE, literal
-from jax_cocktail.codegen.writer import Writer, code, down, up
+from jax_cocktail.codegen.writer import Writer, clamped, code, down, up
 from jax_cocktail.device.block import Block
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.target import Target
@@ -29,7 +29,7 @@ from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.ir import Region, Statement, UOperator
 from jax_cocktail.utask.layout import Layout, row_major
 from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan, Part, Slot
-from jax_cocktail.utask.sizes import Size, place_in, size_in
+from jax_cocktail.utask.sizes import Size, is_general, place_in, size_in, within
 from jax_cocktail.utask.types import Source, Value
 
 ALONE = "unit->index == 0"
@@ -93,6 +93,7 @@ class Context:
     loop_depth: int = 0  # other loops around it
     by_thread: bool = False  # it is in a parallel loop whose trips the threads share: each runs it alone
     in_part: bool = False  # it is in a function of its own for the parts of a parallel loop
+    counted: dict[Value, int] = field(default_factory=dict)  # the trips of a loop by what counts them
     letters: int = 0  # results of one element of the template at hand
     held: dict[Value, HeldMatrix] = field(default_factory=dict)  # see `codegen.held`
     held_bytes: int = 0
@@ -241,6 +242,13 @@ class Context:
     def load(self, value: Value, indices: tuple[Index, ...]) -> Expression:
         """The location of an element: an index from `pointer(value)`, or the register that holds it."""
         return self.register(value) if value.type.is_scalar else self.place(value, indices)
+
+    def start(self, start: Value, position: Expression, limit: int) -> Expression:
+        """The place where a slice begins, at most at `limit`. `position`: what `start` holds. A compiler sees
+        by itself that a loop does not leave an array, unless the length is given with the call."""
+        trips = self.counted.get(start)
+        inside = trips is not None and is_general(limit) and within(trips - 1, limit)
+        return position if inside else clamped(position, limit)
 
     def place(self, value: Value, indices: tuple[Index, ...]) -> Index:
         """The index of an element from `pointer(value)`."""

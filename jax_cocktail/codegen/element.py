@@ -34,7 +34,8 @@ class ElementWriter:
     """Writes the body of one lane loop (or of straight-line scalar code).
 
     `load(value, indices)` gives the index of an element in memory, or the register that holds it;
-    `constant(data, dtype)` the text of a constant; `merged`: loop variables of axes that were merged into
+    `constant(data, dtype)` the text of a constant; `start(value, position, limit)` the place where a slice
+    begins, in bounds, for the value with the position; `merged`: loop variables of axes that were merged into
     others. `addresses` and `inspected` report what the loop accessed.
     """
 
@@ -48,7 +49,9 @@ class ElementWriter:
         needs: set[str],
         merged: frozenset[Name],
         index: str = "i64",
+        start: Callable[[Value, Expression, int], Expression] = lambda _, place, limit: clamped(place, limit),
     ) -> None:
+        self.start = start
         self.writer, self.load, self.pointer, self.constant = writer, load, pointer, constant
         self.needs, self.merged, self.index = needs, merged, index
         self.members = {v: m for m in members for v in m.outputs}
@@ -251,7 +254,7 @@ def _dynamic_slice(w: ElementWriter, m: UOperator, indices: Indices) -> Expressi
         if n == size:
             moved.append(index)
             continue
-        moved.append(index + w.opaque(clamped(w.element(start, ()), n - size)))
+        moved.append(index + w.opaque(w.start(start, w.element(start, ()), n - size)))
     return w.element(x, tuple(moved))
 
 

@@ -19,7 +19,7 @@ from jax_cocktail.codegen.mapping import (
     may_copy,
 )
 from jax_cocktail.codegen.text import STORAGE
-from jax_cocktail.codegen.writer import Axes, Writer, axes_of, clamped, code, down, indices_within
+from jax_cocktail.codegen.writer import Axes, Writer, axes_of, code, down, indices_within
 from jax_cocktail.cost.footprint import written
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
@@ -35,7 +35,7 @@ def elements_of(
 ) -> ElementWriter:
     index = context.target.index
     access = context.load, context.pointer, context.literal
-    return ElementWriter(writer, members, *access, context.needs, merged, index)
+    return ElementWriter(writer, members, *access, context.needs, merged, index, context.start)
 
 
 # -- scalars -------------------------------------------------------------------------------------------------
@@ -96,7 +96,8 @@ def _update_destination(context: Context, update: UOperator, elements: ElementWr
     sizes = zip(target.type.shape, part.type.shape, strict=True)
     for (n, size), start, stride in zip(sizes, starts, strides, strict=True):
         if n != size:
-            base = base + elements.opaque(clamped(elements.element(start, ()), n - size)) * stride
+            place = elements.start(start, elements.element(start, ()), n - size)
+            base = base + elements.opaque(place) * stride
     return part, replace(whole(context, update.output), base=base)
 
 

@@ -44,7 +44,7 @@ from jax_cocktail.codegen.stamps import StampTable
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE
 from jax_cocktail.codegen.threads import alone
 from jax_cocktail.codegen.transfer import emit_transfer
-from jax_cocktail.codegen.writer import Writer, clamped, code, down, joined, up
+from jax_cocktail.codegen.writer import Writer, code, down, joined, up
 from jax_cocktail.cost.kernel import outlines_loops
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.errors import UnsupportedError
@@ -278,7 +278,8 @@ def _emit_view(context: Context, operator: UOperator) -> None:
     sizes = zip(source.type.shape, value.type.shape, starts, layout.strides, strict=True)
     for n, size, start, stride in sizes:
         if n != size:
-            pieces.append(code("{} * {}", clamped(context.register(start), n - size), stride))
+            position = context.start(start, context.register(start), n - size)
+            pieces.append(code("{} * {}", position, stride))
     name, type_ = Name(f"d{value.id}", outer=True), f"const {STORAGE[value.type.dtype]}*"
     context.names[name] = Outer(type_, context.where(context.slot(source)))
     context.writer.var(f"{type_} const", name, joined(" + ", pieces))
@@ -431,6 +432,7 @@ def _count_trips(context: Context, loop: LoopUTask) -> Name:
     name, dtype = Name(f"v{loop.index.id}", outer=True), COMPUTE[loop.index.type.dtype]
     context.registers[loop.index] = name if dtype == context.writer.index else code("{}({})", dtype, name)
     context.indices[name] = "i64"
+    context.counted[loop.index] = cast(int, loop.trip_count)
     return name
 
 

@@ -13,8 +13,10 @@ from jax import lax
 import jax_cocktail
 from benchmarks.gpu.elements import ROWS
 from jax_cocktail import compiler
+from jax_cocktail.build.device import build_device_program
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
+from jax_cocktail.device.cards import spec_for
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.lowering.choice.survey import survey
 from jax_cocktail.lowering.choice.variants import prepare
@@ -23,8 +25,10 @@ from jax_cocktail.memory import MEMORY
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.numbers import numbers
 from tests.api.sized_programs import PROGRAMS, array, lstm
+from tests.cpu.cuda_compilers import nvcc
 from tests.cpu.cuda_text import NO_NVCC, NVCC
 from tests.cpu.emulated import KERNELS, WAVES, Emulation
+from tests.cpu.rocm_compilers import hipcc, zig
 
 MACHINE = machine_of(H200)
 
@@ -149,6 +153,31 @@ def test_ensembles_for_a_card(row):
     ]
     assert all(each.given for each in found)
     assert len({each.source for each in found}) == 1
+
+
+MORE_REGISTERS = 8  # than the program for one size takes: nvcc counts them by eights
+
+
+@pytest.mark.parametrize(
+    ("arch", "compiler_of"),
+    [("sm_80", nvcc), ("sm_90", nvcc), ("sm_100", nvcc), ("gfx90a", hipcc), ("gfx942", zig)],
+)
+@pytest.mark.parametrize("name", ["collatz", "relaxed", "lstm"])
+def test_registers(name, arch, compiler_of):
+    """Nothing spills. Sizes are operands in NVIDIA's bank of constants, and take few registers. A product of
+    any rows has other tiles."""
+    toolchain, spec = compiler_of(), spec_for(arch)
+    function, make, units = CASES[name]
+    how = {"units": 1 if units == 1 else spec.units, "distribute": True}
+    found = {}
+    for others in (140, 141):  # the same size: nothing varies
+        emitted = general(function, make(140), make(others), machine_of(spec), **how)
+        assert bool(emitted.given) == (others == 141)
+        kernels = build_device_program(emitted.source, toolchain, spec).kernels.values()
+        assert not any(each.spill_bytes for each in kernels)
+        found[others] = max(each.registers for each in kernels)
+    if name != "lstm" and compiler_of is nvcc:
+        assert found[141] <= found[140] + MORE_REGISTERS, found
 
 
 def collatz_of(count, machine=MACHINE):
