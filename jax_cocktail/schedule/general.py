@@ -33,11 +33,12 @@ from jax_cocktail.utask.sizes import Parameter, Size, at, is_general, least_of, 
 from jax_cocktail.utask.types import Value
 
 # For each range of numbers, its first one and groups of numbers that stand for it: primes, which nothing
-# divides, and which are not near each other. What is decided for one group may not suit numbers that are much
+# divides, and which are not near each other. The first three of a group ascend: two numbers that vary have
+# stand-ins in the same order in both plans. What is decided for one group may not suit numbers that are much
 # smaller. What is decided for the last group of a few suits larger numbers, and seldom depends on them.
 RANGES = (
     (33, ((1031, 1223, 1361, 1489), (67, 79, 97, 103), (131, 157, 173, 181), (257, 307, 331, 349))),
-    (2, ((23, 29, 19, 31), (11, 13, 17, 19), (5, 7, 3, 11), (19, 31, 17, 13), (1117, 1319, 1451, 1553))),
+    (2, ((23, 29, 31, 19), (11, 13, 17, 19), (5, 7, 11, 3), (19, 31, 37, 17), (1117, 1319, 1451, 1553))),
 )
 # On a GPU, what a number is decides how many blocks and threads have work, and which tiles products take. So
 # numbers stand for others of their own size.
@@ -47,8 +48,8 @@ GPU_RANGES = (
     (1 << 14, ((50021, 56501, 64513, 70501),)),
     (2049, ((6007, 6779, 7741, 8461),)),
     (257, ((701, 797, 907, 991), (401, 457, 521, 577), (1031, 1223, 1361, 1489))),
-    (33, ((131, 157, 173, 181), (67, 79, 83, 89), (101, 113, 107, 127), (37, 41))),
-    (2, ((19, 23, 29, 31), (5, 7, 3, 11))),
+    (33, ((131, 157, 173, 181), (67, 79, 83, 89), (101, 107, 113, 127), (37, 41, 43, 47))),
+    (2, ((19, 23, 29, 31), (5, 7, 11, 13))),
 )
 LEVELS = 5  # of groups, at most
 Ranges = tuple[tuple[int, tuple[tuple[int, ...], ...]], ...]

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from jax_cocktail.codegen.kernel import Index, Name, SizeName, nodes_in, printed, spelled, text
 from jax_cocktail.codegen.writer import code
 from jax_cocktail.compiler import emit, transform
+from jax_cocktail.schedule import general
 from jax_cocktail.schedule.launch_parameters import known_lengths, launch_parameters
 from jax_cocktail.utask.ir import LoopUTask, walk
 from jax_cocktail.utask.layout import dense
@@ -315,3 +316,11 @@ def test_layouts_and_scalars_are_recognised_by_numbers_alone(monkeypatch):
     monkeypatch.setattr(Size, "__mul__", lambda *_: pytest.fail("a form is computed that nobody reads"))
     monkeypatch.setattr(Size, "__rmul__", Size.__mul__)
     assert layout.is_whole and layout.is_dense and not value.type.is_scalar
+
+
+def test_stand_ins_ascend():
+    """Two numbers that vary have stand-ins in the same order in both plans."""
+    for _, groups in (*general.RANGES, *general.GPU_RANGES):
+        for group in groups:
+            assert list(group[:3]) == sorted(group[:3]) and len(group) > 3
+            assert all(n % d for n in group for d in range(2, int(n**0.5) + 1))
