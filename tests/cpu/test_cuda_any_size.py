@@ -75,6 +75,7 @@ CASES = {
     "relaxed": (jax.vmap(relaxed), lambda n: (array(n, 40),), 2),
     "walked": (walked, lambda n: (array(n),), 3),
     "two axes": (two_axes, lambda n: (array(n, 9),), 3),
+    "both vary": (two_axes, lambda n: (array(n, n + 40),), 3),
 }
 SIZES = (70, 90, 66, 110, 130)  # the second shows what varies
 

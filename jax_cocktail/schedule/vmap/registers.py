@@ -53,6 +53,7 @@ from jax_cocktail.utask.ir import (
     reads,
 )
 from jax_cocktail.utask.operators import ELEMENTWISE
+from jax_cocktail.utask.sizes import size_in, sized
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import TensorType, Value
 
@@ -152,12 +153,13 @@ class Apart:
 
     def number(self, number: object, dtype: str) -> Value:
         """A constant."""
-        return self.constant(np.asarray(number, dtype).tobytes(), dtype)
+        return self.constant(sized(np.asarray(number, dtype).tobytes(), number), dtype)
 
     def constant(self, data: bytes, dtype: str) -> Value:
-        if (data, dtype) not in self.known:
-            self.known[data, dtype] = self.build.emit("constant", (), dtype, data=data)
-        return self.known[data, dtype]
+        key = data, size_in(data), dtype
+        if key not in self.known:
+            self.known[key] = self.build.emit("constant", (), dtype, data=data)
+        return self.known[key]
 
     # -- large arrays ------------------------------------------------------------------------------------
     def latest(self, part: _Kept) -> _Kept:
