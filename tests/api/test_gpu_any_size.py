@@ -221,6 +221,7 @@ def test_tiles_of_products_are_constants():
     assert not general(recurrent, [array(200, 256)], [array(300, 256)], units=132, distribute=True).given
 
 
+@pytest.mark.all_candidates
 def test_the_device_compiler_runs_twice(monkeypatch):
     """For the first size, and for all others."""
     if not NVCC:
