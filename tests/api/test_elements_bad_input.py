@@ -386,10 +386,15 @@ NEVER = """
     def beside(work, *arguments):
         threading.Thread(target=work, args=arguments, daemon=True).start()
 
-    def press():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
+    stopped = threading.Event()
+
+    def press():  # again: nobody hears it between the last line of Python and the begin of the program
         time.sleep(0.3)
         print("other threads run", flush=True)
         signal.raise_signal(signal.SIGINT)
+        while not stopped.wait(3):
+            signal.raise_signal(signal.SIGINT)
 
     numbers = np.arange(1, 1001, dtype=np.int32) % 50
     numbers[300] = -1
@@ -414,9 +419,11 @@ NEVER = """
         try:
             jax.block_until_ready(large(numbers))
         except jax.errors.JaxRuntimeError as error:  # XLA's, before Python's; an audit hook may swallow that
+            stopped.set()
             heard = "stopped in the loop" in error.args[0]
             time.sleep(0.1)
     except KeyboardInterrupt:
+        stopped.set()
         heard = True
     print("heard" if heard else "not heard", flush=True)
 
