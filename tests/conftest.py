@@ -6,6 +6,7 @@ import getpass
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -30,6 +31,11 @@ os.environ.setdefault("JAX_COCKTAIL_PLANS", "fresh")  # a test may have changed 
 os.environ.setdefault("JAX_COCKTAIL_COMPILE", "now")  # a test looks at our program
 os.environ.setdefault("JAX_COCKTAIL_DETACH", "0")  # the processes of a test leave nothing behind
 os.environ.setdefault("JAX_COCKTAIL_VERIFY", "passes")  # a fault is told of the pass that makes it
+
+
+# A shell lets what it runs in the background ignore Ctrl-C, and so do the processes that tests start there.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
