@@ -1,6 +1,6 @@
 """Draws the pictures of the documentation from real programs: `python -m docs.draw` writes docs/pictures.
 
-`passes.svg` shows the passes of `compiler.passes`. `units.svg` shows a program on four thread blocks: the
+`passes.svg` shows the passes of `passes.passes`. `units.svg` shows a program on four thread blocks: the
 oracle runs it, the cost model says how long every statement takes. `memory.svg` shows where the values of the
 same program lie, and when. `timeline.svg` and `report.svg` show what `docs.record_timeline` and
 `docs.record_report` have recorded, and `speed.svg` the records in benchmarks/results.
@@ -17,12 +17,13 @@ from docs.speed import draw_speed, draw_speed_dark
 from docs.timeline import draw_timeline
 from jax_cocktail import Report
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.compiler import Emitted, emit, passes
+from jax_cocktail.compiler import Emitted, emit
 from jax_cocktail.cost.unit_time import unit_seconds
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.nvidia import H100
 from jax_cocktail.device.unit import unit_of
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.passes import passes
+from jax_cocktail.utask.candidate import Candidate, way
 from jax_cocktail.utask.ir import (
     LoopUTask,
     Region,
@@ -51,7 +52,7 @@ BLOCKS, DEPTH, STEPS, SIZE = 4, 4, 6, 160
 HOST_OR_GPU = (machine_of(None), machine_of(H100))
 CANDIDATES = tuple(
     dict.fromkeys(
-        Candidate(units, distribute, pipeline)
+        way(units, distribute=distribute, pipeline=pipeline)
         for units in (BLOCKS, 1)
         for distribute in (True, False)
         for pipeline in (True, False)
@@ -64,8 +65,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "several units": lambda candidate, machine: candidate.units > 1,
     "GPU": lambda candidate, machine: machine.is_gpu,
     "several blocks of a GPU": lambda candidate, machine: candidate.units > 1 and machine.is_gpu,
-    "loops are distributed": lambda candidate, machine: candidate.distribute,
-    "recurrences are pipelined": lambda candidate, machine: candidate.pipeline,
+    "loops are distributed": lambda candidate, machine: candidate.runs("distribute"),
+    "recurrences are pipelined": lambda candidate, machine: candidate.runs("pipeline"),
 }
 
 
@@ -150,7 +151,7 @@ def draw_passes() -> str:
 def plan(depth: int, pipelined: bool) -> Emitted:
     """An LSTM of so many layers on the thread blocks."""
     program = stacked_lstm(depth, STEPS, 1, SIZE)
-    return emit(program, machine_of(H100), candidate=Candidate(BLOCKS, pipeline=pipelined))
+    return emit(program, machine_of(H100), candidate=way(BLOCKS, pipeline=pipelined))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from jax_cocktail.config import Options, options
 from jax_cocktail.errors import (
     BuildError,
     BundleError,
+    ChoiceError,
     CocktailError,
     CocktailWarning,
     RecursionTypeError,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BuildError",
+    "ChoiceError",
     "BundleError",
     "CacheInfo",
     "CocktailError",

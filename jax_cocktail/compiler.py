@@ -4,7 +4,7 @@
 
       unit_count -> exact_products -> simplify -> launch_parameters
         -> recover | threads -> updates -> layers -> hoist -> concat_gates -> pipeline
-        -> distribute
+        -> distribute -> unroll
         -> simplify -> canonicalise -> collapse_axes -> share_exponentials
         -> split_reductions -> split_scans                           # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
@@ -16,8 +16,8 @@
       -> emit -> build ]
 
 The part in brackets is here: from a uTask program to a binary. A pass is a pure function from program to
-program that returns its argument when it has nothing to do, listed here by the name of its module. `passes`
-lists those up to `fuse` for a candidate (what the policy decided, see `schedule.policy`), and
+program that returns its argument when it has nothing to do, listed here by the name of its module.
+`passes.passes` lists those up to `fuse` for a candidate (what the policy decided, see `schedule.policy`), and
 `plan_tail.tail_passes` lists the rest for a machine. This module runs both lists: it verifies what goes in
 and what comes out, under test (`EACH_PASS`) the result of every pass, and tells the observers. Dumps, timings
 and reports are observers; passes print nothing.
@@ -27,10 +27,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 
 from jax_cocktail.analysis.verifier import Form, verify
@@ -47,38 +46,16 @@ from jax_cocktail.codegen.stamps import StampTable, beside_counters, stamps_of, 
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
-from jax_cocktail.device.tuning import BLOCK, ELEMENTS
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.errors import BuildError, CocktailError, PlacementError
 from jax_cocktail.memory import MEMORY
-from jax_cocktail.placement.limits import in_cluster, limits_for
+from jax_cocktail.passes import Pass, passes, switches
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
-from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.general import LEVELS, forms_in, generalise, suits_all
-from jax_cocktail.schedule.launch_parameters import known_lengths, launch_parameters
-from jax_cocktail.schedule.loops.concat_gates import concat_gates
-from jax_cocktail.schedule.loops.distribution.distribute import distribute
-from jax_cocktail.schedule.loops.layers import layers
-from jax_cocktail.schedule.loops.wavefront.pipeline import pipeline
-from jax_cocktail.schedule.products.exact_products import exact_products
-from jax_cocktail.schedule.products.products import products
-from jax_cocktail.schedule.simplify.canonicalise import canonicalise
-from jax_cocktail.schedule.simplify.hoist import hoist
-from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sink import sink
-from jax_cocktail.schedule.sync.double_buffer import double_buffer
-from jax_cocktail.schedule.sync.exchange import exchange
 from jax_cocktail.schedule.sync.plan_tail import Observer, Planned, TailPass, finish, run_passes
-from jax_cocktail.schedule.unit_count import fix_unit_count
-from jax_cocktail.schedule.vmap.recover import recover
-from jax_cocktail.schedule.vmap.threads import threads
-from jax_cocktail.schedule.vmap.updates import updates
-from jax_cocktail.stitch.collapse_axes import collapse_axes
-from jax_cocktail.stitch.fuse import fuse
-from jax_cocktail.stitch.share_exponentials import share_exponentials
-from jax_cocktail.stitch.split_reductions import split_reductions
-from jax_cocktail.stitch.split_scans import split_scans
 from jax_cocktail.utask.builder import uncollected
 from jax_cocktail.utask.candidate import SINGLE, Candidate
+from jax_cocktail.utask.choices import Choice, Choose, Chooser, usual
 from jax_cocktail.utask.failure import lines_of
 from jax_cocktail.utask.ir import UProgram, operators_in, places_of_loops
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
@@ -86,7 +63,6 @@ from jax_cocktail.utask.printer import identity
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.sizes import Decision, Parameter, at, deciding, value_of
 
-Pass = Callable[[UProgram], UProgram]
 _REACHES: Mapping[str, Form] = {  # the form of a program after a pass
     "recover": "placed",  # it gives each unit its share of the batch
     "threads": "placed",  # and this one each thread
@@ -95,65 +71,6 @@ _REACHES: Mapping[str, Form] = {  # the form of a program after a pass
 }
 # Verifying every pass takes a twentieth of planning: no user is to pay for that, and every test is.
 VERIFY, EACH_PASS = "JAX_COCKTAIL_VERIFY", "passes"  # an environment variable, and what tests set it to
-
-
-def passes(
-    candidate: Candidate, remark: Listener = nobody, machine: Machine = HOST
-) -> tuple[tuple[str, Pass], ...]:
-    """The passes for a candidate, in order, each by the name of its module. Those that have something to say
-    are given `remark`."""
-    known = partial(fix_unit_count, units=candidate.units)
-    table: list[tuple[str, Pass]] = [("unit_count", known)]
-    if machine.spec is not None and machine.spec.matrix_float32 == "none":
-        table.append(("exact_products", exact_products))
-    table += [("simplify", simplify), ("launch_parameters", launch_parameters)]
-    if not machine.is_gpu:
-        table.append(("recover", partial(recover, units=candidate.units, remark=remark)))
-    elif candidate.units > 1 and candidate.elements:
-        elements = ELEMENTS if candidate.local else replace(ELEMENTS, local=0)
-        by_threads = partial(threads, remark=remark, limits=elements, warps=machine.has_single_warps)
-        table.append(("threads", by_threads))
-    table.append(("updates", updates))
-    if candidate.distribute:
-        table.append(("layers", partial(layers, remark=remark)))
-    table.append(("hoist", partial(hoist, remark=remark)))
-    if candidate.units > 1:
-        table.append(("concat_gates", concat_gates))
-    if candidate.pipeline:
-        table.append(("pipeline", partial(pipeline, remark=remark)))
-    if candidate.distribute:
-        table.append(("distribute", partial(distribute, remark=remark)))
-    table += [("simplify", simplify), ("canonicalise", canonicalise)]
-    if not machine.is_gpu:
-        # threads load the elements of short groups side by side, and compute an exponential sooner than they
-        # store it
-        table += [("collapse_axes", collapse_axes), ("share_exponentials", share_exponentials)]
-    table.append(("split_reductions", partial(split_reductions, machine=machine)))
-    table.append(("split_scans", partial(split_scans, machine=machine)))
-    divide = partial(place, mesh=UnitMesh(units=candidate.units), remark=remark)
-    if machine.spec is not None:
-        limits = limits_for(machine.spec, machine.target.threads)
-        divide = partial(divide, limits=in_cluster(limits, machine.spec) if candidate.cluster else limits)
-    table.append(("place", divide))
-    several = candidate.units > 1
-    if several and machine.is_gpu:
-        table.append(("exchange", partial(exchange, remark=remark, trial=trial)))
-    if several:
-        table.append(("double_buffer", partial(double_buffer, trial=trial)))
-    table += [("simplify", simplify), ("products", partial(products, machine=machine))]
-    table += [("sink", sink), ("fuse", partial(fuse, threads=machine.target.threads))]
-    if machine.is_gpu:
-        table.append(("launch_parameters", partial(known_lengths, most_loops=machine.target.outline_limit)))
-    return tuple(table)
-
-
-def trial(program: UProgram) -> UProgram | None:
-    """A placed program with the barriers between units; None if its tiles cannot be written in place. It is
-    planned for the host, which has no other barriers."""
-    try:
-        return finish(fuse(simplify(program))).program
-    except PlacementError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +83,8 @@ class Emitted:
     stopped, its number in `utask.ir.places_of_loops` of the translated program, or -1; `given`: the numbers
     of the call for the general ones, for which others stand in the program and the plan; `varying`: the
     positions of those of the program (`utask.numbers`); `decisions`: on which it relies in calls with other
-    numbers; `level`: of the numbers that stand for others (`schedule.general`).
+    numbers; `level`: of the numbers that stand for others (`schedule.general`); `choices`: all that could be
+    otherwise.
     """
 
     program: UProgram
@@ -185,6 +103,7 @@ class Emitted:
     varying: frozenset[int] = frozenset()
     decisions: tuple[Decision, ...] = ()
     level: int = 0
+    choices: tuple[Choice, ...] = ()
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -262,10 +181,11 @@ def transform(
     candidate: Candidate = SINGLE,
     remark: Listener = nobody,
     machine: Machine = HOST,
+    choose: Choose = usual,
 ) -> UProgram:
     """Runs all passes up to `fuse` on a translated program."""
     verify(program, "translated")
-    table = [(name, _on_programs(run)) for name, run in passes(candidate, remark, machine)]
+    table = [(name, _on_programs(run)) for name, run in passes(candidate, remark, machine, choose)]
     return run_passes(Planned(program), table, _observer(program, "translated", observers)).program
 
 
@@ -318,7 +238,7 @@ def emit(
         try:
             return _emit(program, machine, observers, candidate, trace)
         except PlacementError as error:
-            emitted = _emit(program, machine, observers, replace(candidate, units=1), trace)
+            emitted = _emit(program, machine, observers, candidate.but(units=1), trace)
             note = Remark("place", False, str(error))
             return replace(emitted, candidate=candidate, remarks=(*emitted.remarks, note))
 
@@ -384,13 +304,13 @@ def _emit(
     program: UProgram, machine: Machine, observers: Sequence[Observer], candidate: Candidate, trace: int
 ) -> Emitted:
     start = time.perf_counter()
-    made, remarks = [("translate", program)], list[Remark]()
+    made, remarks, chooser = [("translate", program)], list[Remark](), Chooser(dict(candidate.choices))
 
     def keep(name: str, after: Planned, _: float) -> None:
         made.append((name, after.program))
 
     cluster = candidate.units if candidate.cluster else 0
-    stitched = transform(program, (keep, *observers), candidate, remarks.append, machine)
+    stitched = transform(program, (keep, *observers), candidate, remarks.append, machine, chooser)
     fired = tuple(dict.fromkeys(name for (_, old), (name, new) in pairwise(made) if new is not old))
     here = beside_counters(machine) if trace else machine
     planned = schedule(stitched, here, cluster, observers, candidate.units)
@@ -410,6 +330,7 @@ def _emit(
         stamps=stamps,
         parameters=text.parameters,
         loops=loops,
+        choices=(*switches(candidate, machine, fired), *chooser.found.values()),
     )
 
 

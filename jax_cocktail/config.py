@@ -11,7 +11,7 @@ import math
 import numbers
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, cast
@@ -34,6 +34,9 @@ LIMIT = "max_seconds"
 MOST_TRIPS = 1 << 30  # of a loop with a bound: half the range of an int32
 
 
+Named = tuple[tuple[str, str], ...]  # what is taken, by the names of choices
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option.
@@ -46,7 +49,7 @@ class Option:
     """
 
     name: str
-    default: str | bool | int | float
+    default: str | bool | int | float | Named
     choices: tuple[str | int, ...] = ()
     most: int | None = None
 
@@ -88,6 +91,9 @@ class Options:
       max_trips: the most trips of each `while_loop` of JAX's, which then has a gradient; 0 for no bound, also
         inside of a function that has one.
       detach: a process that ends early leaves what it has begun to compile to one of low priority.
+      choices: what our programs take in place of what is usual, such as ``{"unroll.1": 4}``; `explain` lists
+        the choices of a function. In an environment variable: ``unroll.1=4,hoist=off``.
+      without: the passes that are left out, such as ``("hoist", "distribute")``: choices that are off.
       max_seconds: for which a program of ours may run on a CPU; a call that takes longer is stopped.
 
     Raises:
@@ -117,6 +123,8 @@ class Options:
     reproducible: bool = False
     max_trips: int = field(default=0, metadata={"most": MOST_TRIPS})
     detach: bool = True
+    choices: Named = ()
+    without: tuple[str, ...] = ()
     max_seconds: float = field(default=math.inf, compare=False)  # of a call: all have the same program
 
     def __post_init__(self) -> None:
@@ -127,6 +135,13 @@ class Options:
             implied: dict[str, str | int] = {"compile": NOW, "profile": "off", "units": self.units or 1}
             for name, implied_value in implied.items():
                 object.__setattr__(self, name, implied_value)
+        if self.pinned:  # a name that the function does not have is an error of its call
+            object.__setattr__(self, "compile", NOW)
+
+    @property
+    def pinned(self) -> Named:
+        """All that is named: `choices`, and off for what is left out."""
+        return tuple(sorted((dict(self.choices) | dict.fromkeys(self.without, "off")).items()))
 
     @property
     def token(self) -> str:
@@ -300,7 +315,9 @@ def options(**values: Any) -> Iterator[None]:
         _enter(*outer)
 
 
-def _checked(option: Option, value: Any, where: str) -> str | bool | int | float:
+def _checked(option: Option, value: Any, where: str) -> str | bool | int | float | Named | tuple[str, ...]:
+    if isinstance(option.default, tuple):
+        return _named(value, where) if option.name == "choices" else _names(value, where)
     if isinstance(option.default, bool):
         if isinstance(value, bool):
             return value
@@ -329,6 +346,33 @@ def _checked(option: Option, value: Any, where: str) -> str | bool | int | float
     raise TypeError(f"{where} must be a path, not {value!r}")
 
 
+def _named(value: Any, where: str) -> Named:
+    """Alternatives by the names of choices, sorted; the numbers of a mapping may be numbers."""
+    if isinstance(value, str):
+        value = [each.partition("=")[::2] for each in value.split(",") if each.strip()]
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    try:
+        found = {name.strip(): taken for name, taken in pairs}
+    except (TypeError, ValueError, AttributeError):
+        raise TypeError(f"{where} must be a dictionary, such as {{'unroll.1': 4}}, not {value!r}") from None
+    spelled = {True: "on", False: "off"}
+    texts = {name: spelled[v] if isinstance(v, bool) else str(v).strip() for name, v in found.items()}
+    if not all(name and taken for name, taken in texts.items()):
+        raise ValueError(f"{where} must give each name what is taken, such as 'unroll.1=4', not {value!r}")
+    return tuple(sorted(texts.items()))
+
+
+def _names(value: Any, where: str) -> tuple[str, ...]:
+    """Names, sorted: an iterable of them, or a text with commas."""
+    names = value.split(",") if isinstance(value, str) else value
+    if isinstance(names, Mapping) or not isinstance(names, Iterable):
+        raise TypeError(f"{where} must be names, such as ('hoist', 'distribute'), not {value!r}")
+    found = list(names)
+    if not all(isinstance(name, str) for name in found):
+        raise TypeError(f"{where} must be names, such as ('hoist', 'distribute'), not {value!r}")
+    return tuple(sorted({name.strip() for name in found} - {""}))
+
+
 def _real(value: Any) -> float:
     """A real number, infinite if it is too large; NaN for anything else."""
     if isinstance(value, bool) or not issubclass(type(value), numbers.Real):
@@ -339,7 +383,7 @@ def _real(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def parsed(option: Option, text: str) -> str | bool | int | float:
+def parsed(option: Option, text: str) -> str | bool | int | float | Named | tuple[str, ...]:
     """The value of an environment variable. Raises ValueError if it is not allowed."""
     value: str | bool | int | float = text
     if isinstance(option.default, bool):

@@ -35,6 +35,29 @@ class UnsupportedError(CocktailError):
         super().__init__(f"{reason} at {where}" if where else reason)
 
 
+class ChoiceError(CocktailError, ValueError):
+    """Raised if the option ``choices`` or ``without`` names what is no choice of the function.
+
+    Attributes:
+      reason: what was named.
+      choices: those of the function, each with its alternatives.
+
+    Examples:
+      >>> eighth = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: c / 2, x))
+      >>> try:
+      ...     with jax_cocktail.options(choices={"unrol.1": 2}):
+      ...         eighth(8.0)
+      ... except jax_cocktail.ChoiceError as error:
+      ...     print(error)
+      there is no choice unrol.1; the choices are: ...
+    """
+
+    def __init__(self, reason: str, choices: str) -> None:
+        self.reason = reason
+        self.choices = choices
+        super().__init__(f"{reason}; the choices are: {choices or 'none'}")
+
+
 class BuildError(CocktailError):
     """Raised if the host or device compiler is missing or fails.
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 
-from jax_cocktail import compiler
+from jax_cocktail import passes
 from jax_cocktail.placement.place import place
 from jax_cocktail.recursion import levels as recursion_levels
 from jax_cocktail.recursion import primitive as recursion
@@ -51,7 +51,7 @@ def fuzz_strategies(target: str, examples: int, seed: int) -> None:
             emulated.check_program(program, state, units, **how)
 
     recursion_siblings.FRONTIER, recursion_siblings.ROOM = 4, 16  # smaller than most of the trees
-    compiler.place = partial(place, limits=EAGER)
+    passes.place = partial(place, limits=EAGER)
     recursion_unroll.MOST_CALLS = 2 * recursion_unroll.MOST_CALLS
     recursion_levels.WIDTHS, recursion_levels.FOREST_WIDTHS = (1, 2, 8), (1, 8)
 

@@ -42,7 +42,7 @@ ALIKE: Mapping[str, str] = {
         "another barrier stands where the last one would do"
     ),
     "schedule.sink _Sinker._makers: 1  ->  2 (number 2)$": "considers every second statement",
-    "schedule.loops.unroll stays: 0  ->  1": "tells which loops need two buffers, or else copies",
+    "schedule.loops.repeat stays: 0  ->  1": "tells which loops need two buffers, or else copies",
     "schedule.vmap.cut _only: if len(found) > 1:  ->  if True": "stays in lock-step",
     "schedule.vmap.cut Cut.has_shared_weights:": "chooses between batch elements in slots and one at a time",
     "schedule.vmap.recover _Recovery._element_by_element: idle if": "how many slots may wait for work",

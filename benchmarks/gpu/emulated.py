@@ -8,7 +8,7 @@ import jax
 
 import jax_cocktail
 from benchmarks.gpu.rows import Row
-from jax_cocktail import compiler
+from jax_cocktail import passes
 from jax_cocktail.runtime.cuda import micro_kernels as gpu_kernels
 from tests.cpu.emulated import Emulation
 from tests.cpu.emulation import emulator
@@ -28,7 +28,7 @@ def row(row: Row) -> dict[str, Any]:
     """The emulated program against stock XLA on the host, with exact products."""
     function, arguments = row.make(True)
     expected = jax.jit(function)(*arguments)
-    compiler.limits_for = lambda *_: EAGER  # small work is divided all the same
+    passes.limits_for = lambda *_: EAGER  # small work is divided all the same
     emulation = Emulation(launches=[]).install(_Patch())
     options = {"force": "cocktail", "strict": True, "units": UNITS}
     found = {}

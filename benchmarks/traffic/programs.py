@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from jax_cocktail.lowering.edge.capture import capture
 from jax_cocktail.primitives import translate
-from jax_cocktail.utask.candidate import SINGLE, Candidate
+from jax_cocktail.utask.candidate import SINGLE, Candidate, way
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail_tools.models import MODELS, RECURSIVE
 from tests.golden.programs import DIVIDED, PROGRAMS
@@ -39,7 +39,7 @@ class Case:
     them."""
 
     make: Callable[[], tuple[Called, ...]]
-    divided: Candidate = Candidate(units=2, distribute=True)
+    divided: Candidate = way(units=2, distribute=True)
 
     def candidate(self, units: int) -> Candidate:
         return SINGLE if units == 1 else self.divided

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from jax_cocktail.errors import EXPECTED, StalePlanError, StrictModeError
+from jax_cocktail.errors import EXPECTED, ChoiceError, StalePlanError, StrictModeError
 from jax_cocktail.lowering.choice.choose import Choice, choose
 from jax_cocktail.lowering.choice.request import Request
 from jax_cocktail.lowering.edge import gpu_call, notices
@@ -30,6 +30,7 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu", place: 
 
     Raises:
       StrictModeError: the option ``strict`` is set and control flow would run on stock XLA.
+      ChoiceError: the options name what is no choice of the function.
       StalePlanError: the option ``plans`` is "checked" and the plan cache has something else than planning.
     """
     mark = agreed(mark, place)
@@ -54,7 +55,7 @@ def _lowered(request: Request, obstacle: str) -> Outcome:
             choice = _whole(request) if refusal is None else Choice(closed, STATE.stock, refusal)
         if choice.jaxpr is request.closed and request.force != "auto":  # else what was timed runs
             choice = replace(choice, jaxpr=closed)
-    except (StalePlanError, StrictModeError):
+    except (ChoiceError, StalePlanError, StrictModeError):
         raise
     except Exception as error:  # a bug of ours must not stop the user's program
         go_on()  # what fails because the process ends is no matter

@@ -62,17 +62,19 @@ def scan(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seq
         return inline(builder, params["jaxpr"], (*constants, *carried, *rows))
 
     stacked = [physical_type(output) for output in equation.outputs[num_carry:]]
-    loop = Scan(int(params["length"]), bool(params["reverse"]), stacked)
+    loop = Scan(int(params["length"]), bool(params["reverse"]), stacked, int(params.get("unroll", 1)))
     return loop.emit(builder, rest[:num_carry], rest[num_carry:], step)
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A counted loop over the leading axis of arrays. `stacked`: the types of the arrays that it makes."""
+    """A counted loop over the leading axis of arrays. `stacked`: the types of the arrays that it makes;
+    `unroll`: so many iterations are to become one."""
 
     length: int
     reverse: bool
     stacked: Sequence[TensorType]
+    unroll: int = 1
 
     def emit(
         self,
@@ -103,7 +105,12 @@ class Scan:
         region = Region((index, *carried), tuple(body), (*results[:count], *written))
         builder.out.append(
             LoopUTask(
-                initial=initial, outputs=outputs, body=region, trip_count=self.length, source=builder.source
+                initial=initial,
+                outputs=outputs,
+                body=region,
+                trip_count=self.length,
+                source=builder.source,
+                unroll=min(max(self.unroll, 1), self.length),
             )
         )
         return outputs

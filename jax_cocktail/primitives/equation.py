@@ -61,7 +61,7 @@ class Equation:
     `params` are JAX's own, except for control flow, which is normalised:
       while: cond_jaxpr, body_jaxpr (Program), cond_nconsts, body_nconsts; whole (the number of first carries
         that have no batch elements, if the predicate has some)
-      scan: jaxpr (Program), num_consts, num_carry, length, reverse
+      scan: jaxpr (Program), num_consts, num_carry, length, reverse, unroll
       cond: branches (tuple of Program); inputs[0] is the index (int32) or predicate (bool)
     and for:
       device_put: moves (a value is put into another memory)

@@ -155,6 +155,8 @@ class Captured:
       stock: what stock XLA makes of the region; None unless asked for.
       fired: the passes that changed the program.
       remarks: the actions of the passes, or the reasons against them, one sentence each.
+      choices: ``name: what is taken, not the alternatives (file:line)`` of each choice, which the options
+        ``choices`` and ``without`` name.
       lengths: the lengths that are launch parameters, each with the line of a loop of so many trips, or "".
         The binary serves other lengths as well.
       messages: ``primitive at file:line (function)`` of each print and debug callback inside of loops and
@@ -178,6 +180,7 @@ class Captured:
     barriers: tuple[tuple[int | None, str, int], ...] = ()
     fired: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
     messages: tuple[str, ...] = ()
     exits: tuple[str, ...] = ()
     exited: tuple[int, int] = (0, 0)

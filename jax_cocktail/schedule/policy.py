@@ -16,7 +16,7 @@ from jax_cocktail.device.host import SERVER
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import PORTABLE_CLUSTER
 from jax_cocktail.device.tuning import BLOCK, MODEL
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import Candidate, way
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -47,21 +47,21 @@ def candidates(programs: Sequence[UProgram], units: int, machine: Machine = HOST
     divisible = few and any(isinstance(s, LoopUTask) for s in statements)
     most = min(units, MOST_UNITS)
     ways = (True, False) if divisible else (True,)
-    found = [Candidate(count, distribute) for count in (1, most) for distribute in ways]
+    found = [way(count, distribute=distribute) for count in (1, most) for distribute in ways]
     if machine.is_gpu and divisible:
-        found.append(Candidate(most, pipeline=True))
+        found.append(way(most, pipeline=True))
     may_branch = few and any(is_a(s, "select") for s in statements)
     if machine.is_gpu and (divisible or may_branch):
         elements, local, warps = _elements(programs)
         if elements:
-            found.append(Candidate(most, elements=False))
+            found.append(way(most, elements=False))
         if local:
-            found.append(Candidate(most, local=False))
+            found.append(way(most, local=False))
         if warps and machine.spec is not None and most > 1:
-            found.append(Candidate(most, threads=machine.spec.warp))
+            found.append(way(most, threads=machine.spec.warp))
     if machine.spec is not None and machine.spec.cluster_units > 1:
         sizes = sorted({min(count, most) for count in (PORTABLE_CLUSTER, machine.spec.cluster_units)})
-        found += [Candidate(count, cluster=True) for count in sizes]
+        found += [way(count, cluster=True) for count in sizes]
     return tuple(dict.fromkeys(found))
 
 
@@ -86,8 +86,8 @@ def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> b
     units takes longest, and prices for one unit show the effect of fission and too small a cluster."""
     if candidate.cluster and Candidate(1) in prices:
         return prices[Candidate(1)] <= BLOCK.l2_share * candidate.units * min(prices.values())
-    divided, whole = (prices.get(Candidate(1, distribute)) for distribute in (True, False))
-    if candidate.units == 1 or candidate.distribute or divided is None or whole is None:
+    divided, whole = (prices.get(way(1, distribute=distribute)) for distribute in (True, False))
+    if candidate.units == 1 or candidate.runs("distribute") or divided is None or whole is None:
         return True
     return divided < whole <= MODEL.unsure * divided or whole < divided
 

@@ -161,12 +161,15 @@ class LoopUTask:
     level: str = "unit"
     stops_by: int | None = None
     likely_trips: int | None = None
+    unroll: int = 1
 
     def __post_init__(self) -> None:
         if (self.condition is None) == (self.trip_count is None):
             raise ValueError("a loop has either a condition or a trip count")
         if self.likely_trips is not None and self.trip_count is not None:
             raise ValueError("a counted loop needs no likely trips")
+        if self.unroll < 1 or (self.unroll > 1 and self.trip_count is None):
+            raise ValueError(f"{self.unroll} iterations in one: at least one, and of a counted loop")
         if self.parallel and self.trip_count is None:
             raise ValueError("a parallel loop has a trip count")
         if self.first < 0 or (self.first and not self.parallel):

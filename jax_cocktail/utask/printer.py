@@ -180,6 +180,7 @@ class _Printer:
         kind = kind if loop.level == "unit" else f"{kind} by {loop.level}"
         kind = f"{kind} first {loop.first}" if loop.first else kind
         kind = kind if loop.stops_by is None else f"{kind} stops by {loop.stops_by}"
+        kind = kind if loop.unroll == 1 else f"{kind} {loop.unroll} in one"
         initial = self._names(loop.initial)
         self._line(f"{self._assigned(loop.outputs)}{kind} from ({initial}) {{")
         if loop.condition is not None:

@@ -140,6 +140,8 @@ def _region(report: Contents, number: int, region: Captured) -> Iterator[str]:
     if region.fired or region.remarks:
         remarks = "".join(f"<p>{written(text)}</p>" for text in region.remarks)
         yield fold(f"changed by the passes: {written(', '.join(region.fired))}", remarks)
+    if region.choices:
+        yield fold("choices", "".join(f"<p>{written(each)}</p>" for each in region.choices))
     built = "from the cache" if region.cached else "built"
     files = f"<p>files: <code>{written(region.path)}</code></p>" if region.path else ""
     told = f"{built} in {duration(region.seconds)}; fingerprint {region.fingerprint[:16]}"

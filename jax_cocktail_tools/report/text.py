@@ -99,6 +99,7 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
     if region.fired:
         lines.append(f"    changed by the passes: {', '.join(region.fired)}")
     lines += (f"      {remark}" for remark in region.remarks)
+    lines += (f"    choice {choice}" for choice in region.choices)
     lines.append(f"    {built} in {duration(region.seconds)}; fingerprint {region.fingerprint[:16]}")
     if region.path:
         lines.append(f"    files: {region.path}")

@@ -82,9 +82,7 @@ def loops_without_their_sums(mesh: Mesh) -> None:
             return lax.psum((total, mean, losses), others) if others else (total, mean, losses)
 
         for check in (True, False):
-            mapped = jax.shard_map(
-                function, mesh=each, in_specs=(P(), spec), out_specs=P(), check_vma=check
-            )
+            mapped = jax.shard_map(function, mesh=each, in_specs=(P(), spec), out_specs=P(), check_vma=check)
             traced = jax.make_jaxpr(mapped)(weights(), inputs(mesh))
             changed = moved_out(traced)
             (scan,) = (each for each in equations_in(changed) if each.primitive.name == "scan")
@@ -329,6 +327,7 @@ def sums_that_stay(mesh: Mesh) -> None:
         "multiplied": lambda h, t, s: (h, t * s),
         "shifted": lambda h, t, s: (h, t + (s + 1)),
     }
+
     def running(total: jax.Array, xs: jax.Array) -> Any:
         """Each step's sum is a result as well."""
         return lax.scan(lambda t, x: ((new := t + lax.psum(x.sum(), "d")), new), total, xs)

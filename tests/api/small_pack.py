@@ -19,7 +19,6 @@ from benchmarks.gpu import bundle, clock, latency, litmus, pack, packed
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.run_pack import PackRun
 from benchmarks.gpu.serving import TimeLimits
-from jax_cocktail import compiler
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.compiler import Artifact
@@ -56,7 +55,7 @@ def measures(patch: pytest.MonkeyPatch) -> None:
 def emulating() -> Any:
     """Emulates what `pack.make` asks for; there is no bundle, whose programs only jax could call."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiler, "limits_for", lambda *_: EAGER)
+        patch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
         patch.setattr(pack, "machine_of", lambda spec: Machine(cuda(THREADS), spec))
         patch.setattr(pack, "build", emulated)
         patch.setattr(bundle, "make", lambda *_: "")

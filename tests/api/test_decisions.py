@@ -24,7 +24,7 @@ from jax_cocktail.lowering.run import stopwatch
 from jax_cocktail.lowering.run.stopwatch import QUICK, THOROUGH, Times
 from jax_cocktail.memory import MEMORY
 from jax_cocktail.report import Trial
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import Candidate, way
 from jax_cocktail.utask.ir import walk
 from tests.process import python
 
@@ -310,9 +310,7 @@ def test_a_region_that_loses_may_stay_with_stock(measured, several, monkeypatch)
 
 
 def test_a_decision_survives_the_disk(folder):
-    decision = Decision(
-        "stock", Plan(Candidate(4, distribute=False), (2,)), (Trial("a", 1.0),), "w", True, 0.5
-    )
+    decision = Decision("stock", Plan(way(4, distribute=False), (2,)), (Trial("a", 1.0),), "w", True, 0.5)
     decisions.store("0" * 64, decision)
     MEMORY.decisions.clear()
     assert decisions.load("0" * 64) == decision

@@ -23,7 +23,7 @@ from jax_cocktail.schedule.policy import candidates
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.vmap.recover import narrowed, recover
 from jax_cocktail.schedule.vmap.threads import threads
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import Candidate, way
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, by_threads, is_a, walk
 from tests.oracle.interpreter.run import run as interpreted
 from tests.selection import ALL
@@ -32,9 +32,7 @@ from tests.strategies import run as random_run
 
 FEW = ElementTuning(fewest=2)
 EAGER = ElementTuning(fewest=2, branch_flops=1.0, side_flops=1.0)
-EVERY = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+EVERY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 SHORT, LONG, LONGER = 7, 40, 90
 X = np.linspace(-2, 2, 12, dtype=np.float32)
 
@@ -299,7 +297,7 @@ def translated(function, *arguments):
 def test_the_batch_may_stay_together():
     """Programs whose only work for threads is a branch have both candidates, without any loop as well."""
     x, machine = np.ones(100, np.float32), machine_of(H200)
-    together = Candidate(H200.units, elements=False)
+    together = way(H200.units, elements=False)
     for function in (jax.vmap(lambda x: either(x > 0, x)), lambda x: jnp.where(x > 0, heavy(x), x)):
         assert together in candidates((translated(function, x),), H200.units, machine)
     light = translated(lambda x: jnp.where(x > 0, jnp.tanh(x), x), x)

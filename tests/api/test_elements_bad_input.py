@@ -54,7 +54,7 @@ def gpu(monkeypatch):
 def _on(place, monkeypatch):
     emulation = None
     if place == "gpu":
-        monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+        monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
         emulation = Emulation(launches=[]).install(monkeypatch)
     return Place(PLACES[place], emulation)
 

@@ -83,12 +83,12 @@ def test_wrong_results_are_noticed():
 
 def test_a_wrong_pass_is_found_reduced_and_repeated(monkeypatch):
     """A pass that forgets a statement is a failure, with the line that repeats it."""
-    broken = passes.compiler.sink
+    broken = passes.pass_list.sink
 
     def forgets(program):
         return broken(program) if len(program.entry.body) < 2 else 1 / 0
 
-    monkeypatch.setattr(passes.compiler, "sink", forgets)
+    monkeypatch.setattr(passes.pass_list, "sink", forgets)
     assert "ZeroDivisionError" in fuzz.check("passes", 0)
     left_out = fuzz.reduced("passes", 0, frozenset())
     assert fuzz.check("passes", 0, left_out) and len(left_out) < len(program(0).numbers)

@@ -11,7 +11,6 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail import compiler
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.lowering.choice.survey import survey
@@ -90,7 +89,7 @@ PROGRAMS = {
 def emulated(monkeypatch, name, lengths, units, **how):
     """What is emitted of a function for several lengths. Each equals stock XLA in both kernels."""
     function, make = PROGRAMS[name]
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[], spec=SMALL, **how).install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": units}
     ours = jax_cocktail.jit(function, options=options)

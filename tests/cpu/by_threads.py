@@ -6,7 +6,6 @@ import jax
 import numpy as np
 
 import jax_cocktail
-from jax_cocktail import compiler
 from jax_cocktail.utask.ir import BranchUTask, by_threads, walk
 from tests.cpu.emulated import KERNELS, Emulation
 from tests.cpu.runner import EAGER
@@ -15,7 +14,7 @@ from tests.cpu.runner import EAGER
 def run(monkeypatch, function, arguments, units=3, loops=1, branches=None, **how):
     """Compares both kernels with stock. `loops`: the number of loops by threads; `branches`: how many there
     are in these."""
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[], **how).install(monkeypatch)
     ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": units})
     expected = jax.jit(function)(*arguments)

@@ -27,7 +27,7 @@ from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.lowering.choice import survey, variants
 from jax_cocktail.lowering.edge import custom_call
 from jax_cocktail.placement.limits import Limits
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import Candidate, way
 from tests.case import QUICK
 from tests.cpu.emulation import emulator
 from tests.cpu.emulation.emulator import Program
@@ -129,7 +129,7 @@ class Emulation:
             return found
 
         how = {name: getattr(self, name) for name in ("distribute", "pipeline", "cluster")}
-        monkeypatch.setattr(variants, "candidates", lambda _, units, *__: (Candidate(units, **how),))
+        monkeypatch.setattr(variants, "candidates", lambda _, units, *__: (way(units, **how),))
         monkeypatch.setattr(survey, "better_size", lambda _, machine: machine.target.threads)
         monkeypatch.setattr(variants, "emit", self.emit)
         monkeypatch.setattr(variants, "build", self.build)
@@ -147,7 +147,7 @@ def check_program(program: Any, seed: int, units: int, limits: Limits = EAGER, *
     emulation = Emulation(launches=[], seed=seed, **how)
     options = {"force": "cocktail", "strict": True, "units": units}
     with pytest.MonkeyPatch.context() as patch, jax.default_matmul_precision("highest"):
-        patch.setattr(compiler, "limits_for", lambda *_: limits)
+        patch.setattr("jax_cocktail.passes.limits_for", lambda *_: limits)
         emulation.install(patch)
         check_state(jax_cocktail.jit(lambda *s: run(program, s), options=options)(*state), stock)
     return emulation
@@ -163,7 +163,7 @@ def check_launches(
 ) -> Emitted:
     """The function's program on emulated units equals stock in every launch, which is (kernel, seed). It is
     compiled once; returns what was emitted."""
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     emulation.launches = []
     emulation.install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": units}

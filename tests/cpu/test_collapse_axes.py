@@ -14,7 +14,7 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail.compiler import Emitted, emit
 from jax_cocktail.lowering.choice.variants import prepare
-from jax_cocktail.utask.candidate import SINGLE, Candidate
+from jax_cocktail.utask.candidate import SINGLE, Candidate, way
 from tests.cpu.emulated import Emulation
 
 Function = Callable[..., Any]
@@ -148,7 +148,7 @@ def emitted(function: Function, candidate: Candidate) -> Emitted:
 @pytest.mark.parametrize("body", ["group_norm", "channels_first"])
 def test_no_array_lies_between_the_passes(body):
     """Tables alone."""
-    for candidate in (SINGLE, Candidate(units=2, distribute=True)):
+    for candidate in (SINGLE, way(units=2, distribute=True)):
         found = emitted(BODIES[body], candidate)
         assert "collapse_axes" in found.fired
         assert found.plan.most_units * found.plan.own_bytes < operand().nbytes / 2

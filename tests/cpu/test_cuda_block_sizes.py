@@ -20,7 +20,7 @@ from jax_cocktail.device.nvidia import A100, B200, H200
 from jax_cocktail.lowering.choice import variants
 from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.schedule.policy import block_sizes
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import way
 from tests.cpu import sass
 from tests.cpu.cuda_compilers import nvcc
 from tests.cpu.cuda_text import NO_NVCC, NVCC
@@ -56,9 +56,9 @@ def arguments():
 
 def ours(threads, monkeypatch, **how):
     """The results of the resident and of the portable kernel with blocks of so many threads."""
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[], threads=256, **how).install(monkeypatch)
-    candidate = Candidate(UNITS, threads=threads)
+    candidate = way(UNITS, threads=threads)
     monkeypatch.setattr(variants, "candidates", lambda *_: (candidate,))
     options = {"force": "cocktail", "strict": True, "units": UNITS}
     function = jax_cocktail.jit(steps, options=options)
@@ -105,7 +105,7 @@ def test_registers(spec, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))
     (program,) = prepare(jax.make_jaxpr(steps)(*arguments()), "steps", machine_of(spec)).programs
     for threads in SIZES if spec is H200 else SIZES[-2:]:
-        candidate = Candidate(spec.units, threads=threads)
+        candidate = way(spec.units, threads=threads)
         emitted = compiler.emit(program, machine_of(spec), candidate=candidate)
         built = build_device_program(emitted.source, nvcc(), spec)
         assert built.kernels.keys() == {"ck_resident", "ck_portable"} and not built.spills

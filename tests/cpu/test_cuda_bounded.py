@@ -56,7 +56,7 @@ def test_a_gradient(units, monkeypatch):
     arguments = arguments_of(12, 5)
     with jax.default_matmul_precision("highest"):
         stock = jax.jit(gradient(masked), compiler_options=QUICK)(*arguments)
-        monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+        monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
         emulation = Emulation(launches=[]).install(monkeypatch)
         options = {"force": "cocktail", "strict": True, "units": units}
         ours = jax_cocktail.jit(gradient(bounded), options=options)

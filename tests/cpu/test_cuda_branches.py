@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jax_cocktail
-from jax_cocktail import compiler
 from jax_cocktail.utask.ir import BranchUTask, by_threads, walk
 from tests.cpu.by_threads import run
 from tests.cpu.emulated import WAVES, Emulation
@@ -173,7 +172,7 @@ def test_random_branches(monkeypatch):
         state = tuple(np.stack(parts) for parts in zip(*states, strict=True))
         arguments = (np.random.default_rng(seed).integers(2, size=64) > 0, *state)
         with monkeypatch.context() as patched:
-            patched.setattr(compiler, "limits_for", lambda *_: EAGER)
+            patched.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
             emulation = Emulation(launches=[], sanitizer="address").install(patched)
             options = {"force": "cocktail", "strict": True, "units": 3}
             ours = jax_cocktail.jit(jax.vmap(one), options=options)(*arguments)

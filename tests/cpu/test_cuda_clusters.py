@@ -16,7 +16,7 @@ from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.lowering.choice.variants import prepare
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import Candidate, way
 from jax_cocktail.utask.ir import LoopUTask, operators_in, walk
 from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail_tools.models import MODELS
@@ -131,7 +131,7 @@ def emitted_for(name, candidate, spec=H200):
 
 
 def test_launch():
-    emitted = emitted_for("rae", Candidate(16, cluster=True))
+    emitted = emitted_for("rae", way(16, cluster=True))
     launch = launch_plan(emitted.program, emitted.plan, emitted.machine)
     words = 16 * 512  # of a node's state, twice
     apart = replace(emitted.plan, cluster=False)
@@ -143,7 +143,7 @@ def test_launch():
 
 
 def test_what_does_not_meet_is_no_cluster():
-    emitted = emitted_for("attention", Candidate(8, cluster=True))
+    emitted = emitted_for("attention", way(8, cluster=True))
     assert emitted.plan.most_units > 1 and not emitted.plan.cluster
     assert "CK_ONE_CLUSTER" not in emitted.source
 
@@ -152,7 +152,7 @@ def test_what_does_not_meet_is_no_cluster():
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
 @pytest.mark.parametrize("name", ["rae", "nasrnn"])
 def test_registers(name, arch, tmp_path):
-    emitted = emitted_for(name, Candidate(8, cluster=True))
+    emitted = emitted_for(name, way(8, cluster=True))
     facts = nvcc_facts(emitted.source, tmp_path, arch)
     assert {name: kernel.spilled for name, kernel in facts.items()} == dict.fromkeys(KERNELS, 0)
 
@@ -160,7 +160,7 @@ def test_registers(name, arch, tmp_path):
 @pytest.mark.skipif(not NVCC, reason=NO_NVCC)
 def test_instructions(tmp_path):
     """Of clusters, in the resident kernel of a program that is one, and nowhere else."""
-    near = instructions(emitted_for("rae", Candidate(8, cluster=True)).source, tmp_path)
+    near = instructions(emitted_for("rae", way(8, cluster=True)).source, tmp_path)
     assert {"barrier.cluster.arrive.release.aligned", "mapa.u64"} <= near["ck_resident"]
     assert not any(re.search("cluster|mapa", word) for word in near["ck_portable"])
     for found in instructions(emitted_for("rae", Candidate(8)).source, tmp_path).values():

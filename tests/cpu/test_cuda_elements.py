@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jax_cocktail
-from jax_cocktail import compiler
 from jax_cocktail.utask.ir import by_threads, walk
 from tests.cpu.by_threads import run
 from tests.cpu.emulated import WAVES, Emulation
@@ -311,7 +310,7 @@ def test_random_elements(monkeypatch):
         states = [initial_state(100 * seed + k) for k in range(64)]
         arguments = tuple(np.stack(parts) for parts in zip(*states, strict=True))
         with monkeypatch.context() as patched:
-            patched.setattr(compiler, "limits_for", lambda *_: EAGER)
+            patched.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
             emulation = Emulation(launches=[], sanitizer="address").install(patched)
             options = {"force": "cocktail", "strict": True, "units": 3}
             ours = jax_cocktail.jit(jax.vmap(function), options=options)(*arguments)

@@ -15,7 +15,7 @@ from jax_cocktail.device.nvidia import H200
 from jax_cocktail.lowering.choice.survey import survey
 from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.schedule.sync import plan_tail
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import Candidate, way
 from jax_cocktail.utask.ir import by_threads, walk
 from tests.cpu.by_threads import run
 from tests.cpu.cuda_compilers import nvcc
@@ -300,8 +300,8 @@ def until_one(x):
 
 def test_the_price_decides_between_threads_and_larger_groups():
     units = H200.units
-    by_thread, by_warp = Candidate(units), Candidate(units, threads=H200.warp)
-    by_block, together = Candidate(units, local=False), Candidate(units, elements=False)
+    by_thread, by_warp = Candidate(units), way(units, threads=H200.warp)
+    by_block, together = way(units, local=False), way(units, elements=False)
     found = prices(jax.vmap(history), (100000,))  # a place in each trip
     assert max(found[by_thread], found[by_block]) < found[together]
     found = prices(jax.vmap(settle), (4096, 200))  # all places in each trip, and few elements

@@ -6,7 +6,6 @@ import jax
 import pytest
 
 import jax_cocktail
-from jax_cocktail import compiler
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail_tools.models import MODELS, largest_difference
 from tests.case import QUICK
@@ -29,7 +28,7 @@ def test_model(name, batch, units, monkeypatch):
     model = MODELS[name]
     function, arguments = model.make(batch, small=True)
     stock = jax.jit(function, compiler_options=QUICK)(*arguments)
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[]).install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": units}
     ours = jax_cocktail.jit(function, options=options)
@@ -48,7 +47,7 @@ def test_model_as_it_is_shipped(name, monkeypatch):
     model = MODELS[name]
     function, arguments = model.make(model.batches[-1], small=True)
     stock = jax.jit(function)(*arguments)
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[], threads=BLOCK.threads).install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": 2}
     found = jax_cocktail.jit(function, options=options)(*arguments)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import jax_cocktail
-from jax_cocktail import compiler
 from jax_cocktail.utask.ir import LoopUTask, walk
 from jax_cocktail_tools.models.lstm import cell_weights, lstm
 from jax_cocktail_tools.models.model import generator, normal
@@ -33,7 +32,7 @@ def instance(batch: int, hidden: int, depth: int, steps: int = 5) -> tuple[Any, 
 
 def check(arguments: tuple[Any, ...], units: int, monkeypatch: Any, **how: Any) -> Emulation:
     stock = jax.jit(lstm)(*arguments)
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: NEAR)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: NEAR)
     emulation = Emulation(launches=[], pipeline=True, **how).install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": units}
     ours = jax_cocktail.jit(lstm, options=options)
@@ -52,7 +51,7 @@ def stages(emulation: Emulation) -> set[tuple[int, int]]:
 
 
 def without_exchange(monkeypatch: Any) -> None:
-    monkeypatch.setattr(compiler, "exchange", lambda program, **_: program)
+    monkeypatch.setattr("jax_cocktail.passes.exchange", lambda program, **_: program)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import jax_cocktail
-from jax_cocktail import compiler
 from jax_cocktail.device.tuning import ELEMENTS
 from jax_cocktail_tools.models import serving
 from jax_cocktail_tools.models.model import generator
@@ -22,8 +21,8 @@ FEW = replace(ELEMENTS, local=0, slots=8, fewest=2, pieces=4)
 
 def run(monkeypatch, function, arguments, fired=True, **how):
     """Compares with stock, and returns what the program says of batch elements."""
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
-    monkeypatch.setattr(compiler, "ELEMENTS", FEW)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.ELEMENTS", FEW)
     emulation = Emulation(launches=[], **how).install(monkeypatch)
     ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": 3})
     jax.tree.map(np.testing.assert_array_equal, ours(*arguments), jax.jit(function)(*arguments))

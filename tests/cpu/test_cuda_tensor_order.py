@@ -11,7 +11,6 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail import compiler
 from tests.cpu.emulated import Emulation
 from tests.null.grids import EagerGrids
 
@@ -100,7 +99,7 @@ CASES = {
 def check(monkeypatch, case, kernels=("ck_resident", "ck_portable"), ordered=True, **how):
     function, x, w = CASES[case]
     limits = EagerGrids(last=True, has_grids=False)  # divides columns, not rows
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: limits)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: limits)
     emulation = Emulation(launches=[], distribute=False, **how).install(monkeypatch)
     ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": 4})
     wide = jax.tree.map(lambda v: v.astype("d"), (x, w))

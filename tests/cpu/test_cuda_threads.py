@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import jax_cocktail
-from jax_cocktail import compiler
 from jax_cocktail_tools.models import MODELS, largest_difference
 from tests.cpu.emulated import Emulation
 from tests.cpu.runner import EAGER
@@ -20,7 +19,7 @@ KERNELS = ("ck_resident", "ck_portable")
 
 def run(monkeypatch, function, arguments, units, **how):
     """Both kernels' results, and what was launched."""
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[], **how).install(monkeypatch)
     ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": units})
     found = []

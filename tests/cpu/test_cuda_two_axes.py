@@ -9,7 +9,6 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail import compiler
 from jax_cocktail.analysis.parallel import block_access, scalar_constants
 from jax_cocktail.utask.ir import is_parallel, walk
 from jax_cocktail_tools.models import attention as decoding
@@ -86,7 +85,7 @@ CASES = {
 def check(monkeypatch, name, units, kernels=KERNELS, **how):
     """Equals stock, in blocks of two axes."""
     function, given, limits = CASES[name]()
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: limits)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: limits)
     emulation = Emulation(launches=[], distribute=False, **how).install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": units}
     with jax.default_matmul_precision("highest"):

@@ -19,7 +19,7 @@ from jax_cocktail.device.nvidia import A100, B200, H200
 from jax_cocktail.lowering.choice.survey import survey
 from jax_cocktail.lowering.choice.variants import possible, prepare
 from jax_cocktail.schedule.sync import plan_tail
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import way
 from jax_cocktail.utask.ir import by_threads, is_parallel, walk
 from tests.cpu import sass
 from tests.cpu.by_threads import close
@@ -29,13 +29,13 @@ from tests.cpu.emulated import KERNELS, WAVES, Emulation
 from tests.cpu.runner import EAGER
 
 RACES = pytest.param("thread", marks=pytest.mark.long)  # that sanitizer takes long
-WARP = Candidate(H200.units, threads=H200.warp)
+WARP = way(H200.units, threads=H200.warp)
 
 
 def run(monkeypatch, function, arguments, loops=1, threads=32, **how):
     """Compares both kernels with stock. `loops`: the number of loops whose trips units share, between which
     they do not wait; None: there are others as well."""
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[], threads=threads, **how).install(monkeypatch)
     ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": 3})
     expected = jax.jit(function)(*arguments)
@@ -183,7 +183,7 @@ def test_waves(tiles, wave, monkeypatch):
 def emitted_for(function, arguments, spec=H200):
     machine = machine_of(spec)
     (program,) = prepare(jax.make_jaxpr(jax.vmap(function))(*arguments), "f", machine).programs
-    return compiler.emit(program, machine, candidate=Candidate(spec.units, threads=spec.warp))
+    return compiler.emit(program, machine, candidate=way(spec.units, threads=spec.warp))
 
 
 def test_small_elements_keep_their_threads():

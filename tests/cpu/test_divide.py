@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jax_cocktail import compiler
 from jax_cocktail.build import host, job
 from jax_cocktail.codegen import program
 from jax_cocktail.codegen.divide import Length
@@ -37,7 +36,7 @@ def short(monkeypatch):
 @FEW
 @given(program=programs(), seed=st.integers(0, 5), units=st.integers(1, 3))
 def test_random_programs(monkeypatch, short, program, seed, units):
-    monkeypatch.setattr(compiler, "place", partial(place, limits=EAGER))
+    monkeypatch.setattr("jax_cocktail.passes.place", partial(place, limits=EAGER))
     check_program(program, seed, units)
 
 

@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail import compiler, recursive
+from jax_cocktail import recursive
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.lowering.choice.variants import prepare
@@ -68,7 +68,7 @@ def _wanted(function, numbers):
 
 @pytest.mark.parametrize("units", [1, 3])
 def test_on_the_host(case, units, monkeypatch):
-    monkeypatch.setattr(compiler, "place", partial(place, limits=EAGER))
+    monkeypatch.setattr("jax_cocktail.passes.place", partial(place, limits=EAGER))
     function, good, bad = case
     ours = jax_cocktail.jit(function, options={**OURS, "units": units})
     for _ in range(3):
@@ -83,14 +83,14 @@ def can_fail(region):
 
 def test_parts_check_for_themselves(monkeypatch):
     """What the tests here are about is there: a check inside of a parallel loop, one outside of any."""
-    monkeypatch.setattr(compiler, "place", partial(place, limits=EAGER))
+    monkeypatch.setattr("jax_cocktail.passes.place", partial(place, limits=EAGER))
     for name, (function, good, _) in CASES.items():
         (program,) = prepare(jax.make_jaxpr(function)(good, X), name).programs
         entry = emit(program, candidate=Candidate(3)).program.entry
         parts = [s for s in walk(entry) if is_parallel(s)]
         assert parts and can_fail(entry)
         assert any(can_fail(s.body) for s in parts) == (name == "rows")
-        monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+        monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
         text = emit(program, machine_of(SPEC, 64), candidate=Candidate(3)).source
         (line,) = (line for line in text.splitlines() if "ck_fail" in line)
         assert ("unit->index == 0" in line) == (name == "lanes")
@@ -100,7 +100,7 @@ def test_parts_check_for_themselves(monkeypatch):
 @pytest.mark.parametrize("units, cluster", [(1, False), (3, False), (3, True)])
 def test_on_an_emulated_card(case, units, cluster, outline_limit, monkeypatch):
     function, good, bad = case
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[], outline_limit=outline_limit, cluster=cluster).install(monkeypatch)
     ours = jax_cocktail.jit(function, options={**OURS, "units": units})
     for seed in range(2):

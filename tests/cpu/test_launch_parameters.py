@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jax_cocktail import compiler
 from tests.cpu.runner import compile_program, run_artifact, run_compiled
 from tests.null.programs import arguments, build, counted, elementwise, matmul
 
@@ -43,7 +42,7 @@ def test_products_of_any_length(lengths, monkeypatch):
     assert len({each.digest for each in built}) == 1
     sized = [run_artifact(b, p, arguments(p)) for b, p in zip(built, programs, strict=True)]
     assert all("ck_dot_sized" in each.source for each in built)
-    monkeypatch.setattr(compiler, "launch_parameters", lambda program: program)
+    monkeypatch.setattr("jax_cocktail.passes.launch_parameters", lambda program: program)
     for program, found in zip(programs, sized, strict=True):
         for ours, fixed in zip(found, run_compiled(program, arguments(program)), strict=True):
             np.testing.assert_array_equal(ours, fixed)

@@ -18,7 +18,7 @@ from benchmarks.traffic.count import Traffic, count
 from jax_cocktail.compiler import Emitted, emit
 from jax_cocktail.lowering.edge.capture import capture
 from jax_cocktail.primitives import translate
-from jax_cocktail.utask.candidate import SINGLE, Candidate
+from jax_cocktail.utask.candidate import SINGLE, way
 from tests.cpu.emulated import Emulation
 
 Function = Callable[..., Any]
@@ -193,7 +193,7 @@ def emitted(function: Function, *given: Any, units: int = 1) -> tuple[Emitted, l
     closed = jax.make_jaxpr(function)(*given)
     (region,) = capture(closed).regions
     program = translate(region.program, "counted", tuple(range(len(region.operands))))
-    candidate = SINGLE if units == 1 else Candidate(units=units, distribute=True)
+    candidate = SINGLE if units == 1 else way(units=units, distribute=True)
     return emit(program, candidate=candidate), [given[closed.jaxpr.invars.index(o)] for o in region.operands]
 
 

@@ -10,13 +10,12 @@ import jax
 import numpy as np
 import pytest
 
-from jax_cocktail import compiler
 from jax_cocktail.build import host as build
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.loops.wavefront.pipeline import pipeline
 from jax_cocktail.schedule.products.pack_factors import Packing
 from jax_cocktail.utask.arrays import numpy_dtype
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import way
 from jax_cocktail.utask.ir import UProgram
 from tests.cpu.runner import EAGER, PACKS, compile_program
 from tests.null.programs import arguments
@@ -27,9 +26,9 @@ from tests.oracle.interpreter.run import run
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
     """Small programs are pipelined and placed as large ones are."""
-    monkeypatch.setattr(compiler, "place", partial(place, limits=EAGER))
+    monkeypatch.setattr("jax_cocktail.passes.place", partial(place, limits=EAGER))
     monkeypatch.setattr(Packing, "of", lambda _: PACKS)
-    monkeypatch.setattr(compiler, "pipeline", partial(pipeline, limits=ALWAYS))
+    monkeypatch.setattr("jax_cocktail.passes.pipeline", partial(pipeline, limits=ALWAYS))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def on_units(
     runtime: ctypes.CDLL, program: UProgram, values: Sequence[np.ndarray], planned: int, units: int
 ) -> list[np.ndarray]:
     """The results of a program planned for `planned` units, run by `units`."""
-    artifact = compile_program(program, Candidate(units=planned, pipeline=True))
+    artifact = compile_program(program, way(units=planned, pipeline=True))
     assert any("stages side by side" in remark.text for remark in artifact.emitted.remarks)
     assert "pipeline" in artifact.emitted.fired and "place" in artifact.emitted.fired
     plan = artifact.emitted.plan

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jax_cocktail.compiler import passes, transform
+from jax_cocktail.compiler import transform
+from jax_cocktail.passes import passes
 from jax_cocktail.utask.candidate import SINGLE
 from tests.cpu.runner import run_compiled
 from tests.golden.programs import PROGRAMS

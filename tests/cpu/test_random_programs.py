@@ -7,7 +7,6 @@ from functools import partial
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jax_cocktail import compiler
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.products.pack_factors import Packing
 from tests.cpu.runner import EAGER, PACKS
@@ -34,6 +33,6 @@ def test_random_programs_that_may_leave(program, seed):
 @settings(EVERY, max_examples=40 if ALL else 10)
 @given(program=programs(), seed=st.integers(0, 5), units=st.integers(2, 3))
 def test_random_programs_in_units(monkeypatch, program, seed, units):
-    monkeypatch.setattr(compiler, "place", partial(place, limits=EAGER))
+    monkeypatch.setattr("jax_cocktail.passes.place", partial(place, limits=EAGER))
     monkeypatch.setattr(Packing, "of", lambda _: PACKS)
     check_program(program, seed, units)

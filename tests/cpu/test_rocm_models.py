@@ -8,7 +8,6 @@ import jax
 import pytest
 
 import jax_cocktail
-from jax_cocktail import compiler
 from jax_cocktail_tools.models import MODELS, largest_difference
 from tests.case import QUICK
 from tests.cpu.emulated import KERNELS, WAVES, Emulation
@@ -22,7 +21,7 @@ def test_model(name, wave, monkeypatch):
     model = MODELS[name]
     function, arguments = model.make(model.batches[-1], small=True)
     stock = jax.jit(function, compiler_options=QUICK)(*arguments)
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[], threads=128, spec=WAVES[wave]).install(monkeypatch)
     ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": 3})
     for emulation.kernel in KERNELS:
@@ -43,7 +42,7 @@ def sanitized():
 def test_sanitized(name, wave, sanitizer, monkeypatch):
     """No race, and no access outside of an array: a report of the sanitizer ends the test."""
     function, arguments = MODELS[name].make(MODELS[name].batches[-1], small=True)
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[], threads=128, spec=WAVES[wave], sanitizer=sanitizer).install(
         monkeypatch
     )

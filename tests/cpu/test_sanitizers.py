@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from jax_cocktail import compiler
 from jax_cocktail.compiler import emit
 from jax_cocktail.placement.place import place
 from jax_cocktail.utask.candidate import Candidate
@@ -20,7 +19,7 @@ from tests.null.programs import arguments
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 @pytest.mark.parametrize("name", ["lstm_cell", "greedy_decoder", "softmax"])
 def test_emitted_programs(name: str, sanitizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "place", partial(place, limits=EAGER))
+    monkeypatch.setattr("jax_cocktail.passes.place", partial(place, limits=EAGER))
     program = PROGRAMS[name]()
     emitted = emit(program, candidate=Candidate(units=2))
     assert emitted.plan.most_units > 1, "nothing was divided"

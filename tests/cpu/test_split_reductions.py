@@ -12,7 +12,7 @@ import pytest
 import jax_cocktail
 from jax_cocktail.compiler import emit
 from jax_cocktail.lowering.choice.variants import prepare
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import way
 from tests.cpu.emulated import Emulation
 
 ROWS, COLUMNS = 1100, 48
@@ -138,7 +138,7 @@ def shares(x):
 def barriers(function, x):
     """Those of the program for two units."""
     (program,) = prepare(jax.make_jaxpr(function)(x), "test", memory_bound=True).programs
-    return emit(program, candidate=Candidate(units=2, distribute=True)).source.count("ck_wait(unit)")
+    return emit(program, candidate=way(units=2, distribute=True)).source.count("ck_wait(unit)")
 
 
 def test_units_share_rows_of_what_leaves_the_cache():
@@ -180,7 +180,7 @@ def several_of_rows(x, y):
 
 def parallel_loops(function, *given):
     (program,) = prepare(jax.make_jaxpr(function)(*given), "test", memory_bound=True).programs
-    source = emit(program, candidate=Candidate(units=2, distribute=True)).source
+    source = emit(program, candidate=way(units=2, distribute=True)).source
     return source.count("= unit->index;")
 
 

@@ -8,14 +8,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from jax_cocktail import compiler
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.codegen.stamps import CROSSINGS, EVERYTHING, STAGES
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.timeline.trace import Trace
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import Candidate, way
 from tests.cpu.cuda_text import NO_NVCC, NVCC, nvcc_facts
 from tests.cpu.emulated import SPEC, THREADS
 from tests.cpu.emulation import emulator
@@ -89,11 +88,11 @@ def test_it_costs_little():
 
 # ---- the emulation -----------------------------------------------------------------------------------------
 def emulated(program, level, monkeypatch, *, outlined=False, pipeline=False):
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     machine = machine_of(SPEC, THREADS)
     if outlined:
         machine = replace(machine, target=replace(machine.target, outline_limit=0))
-    return emit(program, machine, candidate=Candidate(3, pipeline=pipeline), trace=level)
+    return emit(program, machine, candidate=way(3, pipeline=pipeline), trace=level)
 
 
 @pytest.mark.parametrize("level", LEVELS)

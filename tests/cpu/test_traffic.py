@@ -14,7 +14,7 @@ from jax_cocktail.codegen.traffic import Traffic, traffic
 from jax_cocktail.compiler import emit
 from jax_cocktail.lowering.edge.capture import capture
 from jax_cocktail.primitives import translate
-from jax_cocktail.utask.candidate import SINGLE, Candidate
+from jax_cocktail.utask.candidate import SINGLE, way
 
 N = 64 << 10  # elements
 
@@ -24,7 +24,7 @@ def counted(function: Callable[..., jax.Array], *arguments: np.ndarray, units: i
     (region,) = capture(closed).regions
     values = [arguments[closed.jaxpr.invars.index(operand)] for operand in region.operands]
     program = translate(region.program, "counted", tuple(range(len(region.operands))))
-    candidate = SINGLE if units == 1 else Candidate(units=units, distribute=True)
+    candidate = SINGLE if units == 1 else way(units=units, distribute=True)
     emitted = emit(program, candidate=candidate)
     found = count(emitted, values, units)
     predicted = traffic(emitted.program, emitted.plan, units)
@@ -77,7 +77,7 @@ def far(trips: int, rows: int, cached: int, units: int = 1) -> tuple[float, floa
     x = np.ones((rows, 256), np.float32)
     (region,) = capture(jax.make_jaxpr(repeated(jnp.tanh, trips))(x)).regions
     program = translate(region.program, "counted", (0,))
-    candidate = SINGLE if units == 1 else Candidate(units=units, distribute=True)
+    candidate = SINGLE if units == 1 else way(units=units, distribute=True)
     found = count(emit(program, candidate=candidate), [x], units, cached=cached)
     moved = found.far.total("operand", "result", "workspace", "own")
     return moved.loaded / x.nbytes, moved.stored / x.nbytes

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest import mock
 
-from jax_cocktail import compiler
 from jax_cocktail.analysis.lengths import axes_tied_to
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted, build, emit
@@ -57,7 +56,8 @@ def check_on_gpu(task: Task) -> str:
     ranges = draw.of((((2, ((37, 41),)),), ((2, ((701, 797), (67, 79))),), general.GPU_RANGES))
     if axis is None:
         return NOT_GENERAL
-    with mock.patch.object(general, "GPU_RANGES", ranges), mock.patch.object(compiler, "limits_for", _eager):
+    eager = mock.patch("jax_cocktail.passes.limits_for", _eager)
+    with mock.patch.object(general, "GPU_RANGES", ranges), eager:
         try:
             emitted = emit(task.program, machine, candidate=candidate, varying=axis)
         except UnsupportedError:  # a factor without a template

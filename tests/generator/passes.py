@@ -11,21 +11,24 @@ from unittest import mock
 
 import numpy as np
 
-from jax_cocktail import compiler
+from jax_cocktail import passes as pass_list
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import Emitted, emit
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import PROGRAM, BatchTuning, LoopTuning
+from jax_cocktail.passes import OPTIONAL
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.loops import concat_gates
 from jax_cocktail.schedule.loops.distribution import distribute as loops
+from jax_cocktail.schedule.loops.unroll import WHOLE
 from jax_cocktail.schedule.loops.wavefront import pipeline as wavefronts
 from jax_cocktail.schedule.memory import copies, sharing
 from jax_cocktail.schedule.products.pack_factors import Packing
 from jax_cocktail.schedule.vmap.recover import recover
-from jax_cocktail.utask.candidate import SINGLE, Candidate
+from jax_cocktail.utask.candidate import SINGLE, Candidate, way
+from jax_cocktail.utask.choices import OFF
 from jax_cocktail.utask.ir import UProgram, operators_in
 from tests.generator.draw import FLOATS, Draw
 from tests.null.grids import EagerGrids
@@ -87,7 +90,7 @@ class Variant:
             changes["recover"] = partial(recover, limits=self.batch)
         of, reads = Packing.of, Packing.reads if self.limits is None else 2
         packs = mock.patch.object(Packing, "of", lambda machine: replace(of(machine), reads=reads))
-        with mock.patch.dict(vars(compiler), changes), packs, self._crowded():
+        with mock.patch.dict(vars(pass_list), changes), packs, self._crowded():
             yield
 
     @contextmanager
@@ -109,12 +112,22 @@ def variants(seed: int) -> tuple[Variant, ...]:
 
     def several(most: int, machine: Machine) -> Variant:
         units, pipeline, cluster = 2 + draw.below(most), draw.chance(0.4), machine.is_gpu and draw.chance(0.4)
-        candidate = Candidate(units, draw.chance(0.85), pipeline, cluster)
+        candidate = way(units, distribute=draw.chance(0.85), pipeline=pipeline, cluster=cluster)
         limits, divided = draw.of(_LIMITS), draw.of(_LOOPS)
         return Variant(machine, candidate, limits, divided, _BATCH, draw.chance(0.5))
 
     single = Variant(loops=draw.of(_LOOPS), batch=_BATCH) if draw.chance(0.6) else Variant()
-    return single, several(3, HOST), several(4, H200_MACHINE)
+    found = single, several(3, HOST), several(4, H200_MACHINE)
+    return tuple(replace(each, candidate=each.candidate.taking(_choices(draw))) for each in found)
+
+
+def _choices(draw: Draw) -> dict[str, str]:
+    """Alternatives of a few choices: one of three passes in ten is left out, and loops are unrolled."""
+    if draw.chance(0.5):
+        return {}
+    factors = {f"unroll.{n}": draw.of(("1", "2", "4", "8", WHOLE)) for n in range(1, 5)}
+    passes = sorted(OPTIONAL - {"distribute", "pipeline", "unroll"})
+    return factors | {name: OFF for name in passes if draw.chance(0.1)}
 
 
 def variant(task: Task) -> Variant:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from jax_cocktail.utask.builder import Builder
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import Candidate, way
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.types import Value
 from tests.null.gpus import recurrence
@@ -187,9 +187,7 @@ def factors(count: int) -> UProgram:
             scale = b.broadcast(x, (count, 12, 12), (0, 1))
             factor = b.emit("cholesky", (elementwise(b, "mul", matrices, scale),), matrices.type)
             right = b.reshape(x, (count, 12, 1))
-            solved = b.emit(
-                "triangular_solve", (factor, right), right.type, lower=True, unit_diagonal=False
-            )
+            solved = b.emit("triangular_solve", (factor, right), right.type, lower=True, unit_diagonal=False)
             return (b.reshape(solved, (count, 12)),)
 
         return counted(b, 3, (start,), step)
@@ -225,13 +223,9 @@ DIVIDED = {
     # the same on a GPU: an exchange of the hidden state replaces the barrier
     "exchange_4_blocks": Divided(partial(stacked_lstm, 1, 4, 1, 256), Candidate(4), on_gpu=True),
     # three LSTM layers, each one step behind the layer below: one barrier per diagonal
-    "wavefront_2_cores": Divided(partial(stacked_lstm, 3, 4, 1, 128), Candidate(2, pipeline=True)),
+    "wavefront_2_cores": Divided(partial(stacked_lstm, 3, 4, 1, 128), way(2, pipeline=True)),
     # one layer on blocks 0 and 1, the other on blocks 2 and 3: one exchange per diagonal
-    "wavefront_4_blocks": Divided(
-        partial(stacked_lstm, 2, 4, 1, 256), Candidate(4, pipeline=True), on_gpu=True
-    ),
+    "wavefront_4_blocks": Divided(partial(stacked_lstm, 2, 4, 1, 256), way(4, pipeline=True), on_gpu=True),
     # blocks that synchronise by the hardware barrier of a thread-block cluster
-    "cluster_4_blocks": Divided(
-        partial(stacked_lstm, 1, 4, 16, 256), Candidate(4, cluster=True), on_gpu=True
-    ),
+    "cluster_4_blocks": Divided(partial(stacked_lstm, 1, 4, 16, 256), way(4, cluster=True), on_gpu=True),
 }

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from jax_cocktail import compiler
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.nvidia import H200
@@ -62,7 +61,7 @@ def faults(emitted, values, entry=None):
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("units", [1, 2, 3])
 def test_threads_meet_wherever_they_must(name, units, monkeypatch):
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     program = PROGRAMS[name]()
     emitted = planned(program, units)
     for seed in range(2):
@@ -70,7 +69,7 @@ def test_threads_meet_wherever_they_must(name, units, monkeypatch):
 
 
 def test_some_programs_are_divided(monkeypatch):
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     assert {planned(make(), 2).plan.most_units for make in PROGRAMS.values()} == {1, 2}
 
 

@@ -18,7 +18,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 from jax_cocktail import compiler  # noqa: E402
 from jax_cocktail.lowering.choice import decisions, variants  # noqa: E402
-from jax_cocktail.utask.candidate import Candidate  # noqa: E402
+from jax_cocktail.utask.candidate import way  # noqa: E402
 from tests.cpu.emulated import Emulation  # noqa: E402
 from tests.cpu.emulation import emulator  # noqa: E402
 from tests.cpu.runner import EAGER  # noqa: E402
@@ -45,14 +45,14 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Car
     wanted = os.environ.get("JAX_COCKTAIL_TEST_EMULATED") == "1"
     if not wanted and request.node.get_closest_marker("emulated") is None:
         pytest.skip(why_no_gpu())
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
     return Card(Emulation(launches=[]).install(monkeypatch))
 
 
 @pytest.fixture
 def eager(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work of any size is divided."""
-    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    monkeypatch.setattr("jax_cocktail.passes.limits_for", lambda *_: EAGER)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def candidate(card: Card, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def force(**fields: Any) -> None:
         monkeypatch.setattr(
-            variants, "candidates", lambda _, units, *__: (Candidate(**{"units": min(units, 256), **fields}),)
+            variants, "candidates", lambda _, units, *__: (way(**{"units": min(units, 256), **fields}),)
         )
         monkeypatch.setattr(decisions, "load", lambda key: None)
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.compiler import passes, schedule
+from jax_cocktail.compiler import schedule
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
+from jax_cocktail.passes import passes
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import UProgram, is_parallel, walk

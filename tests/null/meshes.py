@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from jax_cocktail import compiler
+from jax_cocktail import passes
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.simplify import simplify
@@ -26,8 +26,8 @@ from tests.oracle.mesh_interpreter import barrier_count, run_mesh, simulate
 Planned = tuple[UProgram, MemoryPlan]
 
 # The passes that try a program, as the compiler runs them.
-exchange = partial(exchanges.exchange, trial=compiler.trial)
-double_buffer = partial(buffering.double_buffer, trial=compiler.trial)
+exchange = partial(exchanges.exchange, trial=passes.trial)
+double_buffer = partial(buffering.double_buffer, trial=passes.trial)
 
 
 def parts(builder: Builder, trips: int, initial: Sequence[Value], body: Body) -> tuple[Value, ...]:

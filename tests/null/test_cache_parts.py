@@ -10,12 +10,12 @@ from jax_cocktail.compiler import emit, transform
 from jax_cocktail.cost.cpu import our_price
 from jax_cocktail.device.host import SERVER
 from jax_cocktail.utask.builder import Builder
-from jax_cocktail.utask.candidate import SINGLE, Candidate
+from jax_cocktail.utask.candidate import SINGLE, Candidate, way
 from jax_cocktail.utask.ir import UProgram, is_a, is_parallel, walk
 from jax_cocktail.utask.types import Value
 from tests.null.programs import build, elementwise, matmul
 
-TWO = Candidate(units=2, distribute=True)
+TWO = way(units=2, distribute=True)
 
 
 def softmax(b: Builder, x: Value) -> Value:

@@ -7,9 +7,10 @@ import pytest
 
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.compiler import passes, transform
+from jax_cocktail.compiler import transform
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import COLLAPSE
+from jax_cocktail.passes import passes
 from jax_cocktail.stitch.collapse_axes import collapse_axes
 from jax_cocktail.utask.candidate import SINGLE
 from jax_cocktail.utask.ir import StitchedUTask, UProgram, operators_in, walk

@@ -17,7 +17,7 @@ from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.lowering.choice.variants import prepare
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import Candidate, way
 from tests.null.wavefronts import stacked_lstm
 
 
@@ -53,7 +53,7 @@ def test_layers_on_their_own_units_share_a_part():
     """Only the units of a layer call it, and no function of it calls another in every step."""
     machine = Machine(replace(cuda(128), outline_limit=0), H200)
     program = stacked_lstm(5, 8, 8, 256)
-    source = emit(program, machine, candidate=Candidate(10, pipeline=True)).source
+    source = emit(program, machine, candidate=way(10, pipeline=True)).source
     guarded = r"if \(ck_first_part\(unit, (\d+)\) < \d+\) \{\s+(part\d+)<RESIDENT>\((.*)\);"
     calls = re.findall(guarded, source[source.index("ck_body") :])
     steps = {name: body for name, body in functions(source, "part").items() if "ck_tanh" in body}

@@ -17,7 +17,7 @@ from jax_cocktail.device.unit import unit_of
 from jax_cocktail.placement.limits import limits_for
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import way
 from jax_cocktail.utask.ir import UOperator, UProgram, by_threads, is_parallel, operators_in, walk
 from tests.null.gpus import iterated_product, plan_for, recurrence, rowwise, scalars
 from tests.null.programs import arguments, build, counted, elementwise, matmul
@@ -183,7 +183,7 @@ def test_a_unit_without_a_part_computes_the_remainder(size, many):
 
 
 def test_rows_are_domains():
-    found = plan_for(rowwise(4096, 64, 50), Candidate(H200.units, elements=False))
+    found = plan_for(rowwise(4096, 64, 50), way(H200.units, elements=False))
     assert found.parts == [128]
     assert waits(found.program) == []
     assert not any(isinstance(s, UOperator) and s.kind == "wait" for s in found.program.entry.body)
@@ -195,7 +195,7 @@ def test_few_rows_make_few_domains():
 
 def test_a_block_has_lanes_to_fill():
     """4096 numbers: sixteen blocks of 256 threads do what 64 blocks of 64 do."""
-    found = plan_for(rowwise(64, 64, 200), Candidate(H200.units, elements=False))
+    found = plan_for(rowwise(64, 64, 200), way(H200.units, elements=False))
     assert found.parts == [16]
 
 

@@ -8,7 +8,7 @@ from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.stitch.edges import GLOBAL, LOCAL, REGIONAL, edges
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import Candidate, way
 from jax_cocktail.utask.ir import operators_in
 from jax_cocktail.utask.operators import BARRIERS
 from tests.null.gpus import plan_for, recurrence
@@ -161,7 +161,7 @@ def test_too_large_for_shared_memory():
 
 def test_what_units_send_each_other_is_global():
     """Eight states of 1,024 floats, in tagged words instead of behind a barrier."""
-    planned = plan_for(recurrence(1, 1024, 8), Candidate(16, cluster=True))
+    planned = plan_for(recurrence(1, 1024, 8), way(16, cluster=True))
     assert any(o.kind == "exchange" for o in operators_in(planned.program.entry))
     listed = edges(planned.program, planned.plan, SHARED)
     assert told(listed) == [

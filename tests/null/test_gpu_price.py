@@ -17,7 +17,7 @@ from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import TEMPLATES
 from jax_cocktail.device.tuning import BLOCK, MODEL, STOCK
 from jax_cocktail.device.unit import unit_of
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import Candidate, way
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Stage, UOperator, UProgram, operators_in
 from jax_cocktail.utask.plan import MemoryPlan
 from tests.null.gpus import iterated_product, plan_for, recurrence, rowwise, scalars
@@ -143,7 +143,7 @@ def test_a_plan_tells_what_stays():
     with_it, without = (run_of(planned.program, plan=plan) for plan in (planned.plan, nothing))
     assert with_it.bytes == run_of(planned.program).bytes
     assert without.bytes.shared == 0.0 and without.seconds > with_it.seconds
-    together = Candidate(H200.units, elements=False)
+    together = way(H200.units, elements=False)
     rows = plan_for(rowwise(4096, 64, 50), together)  # nobody waits: the first-level cache will do
     assert run_of(rows.program, plan=nothing).bytes == run_of(rows.program).bytes
 
@@ -348,14 +348,14 @@ def test_the_loops_that_users_complain_about():
     """One block, plain launch, no barrier, against launches and fusions one by one."""
     million, forward = scalars(10**6), recurrence(1, 64, 1000)
     for program, least in ((million, 50), (forward, 8), (rowwise(4096, 64, 50), 6)):
-        plan = plan_for(program, Candidate(H200.units, elements=False))
+        plan = plan_for(program, way(H200.units, elements=False))
         assert stock_seconds(program) > least * predict(plan, H200).seconds
 
 
 def test_short_rows_are_for_threads_and_long_ones_for_blocks():
     """The price knows when a batch has too few elements to fill the lanes of a card."""
     for program, better in ((rowwise(4096, 2, 50), True), (rowwise(4096, 64, 50), False)):
-        plans = [plan_for(program, Candidate(H200.units, elements=flag)) for flag in (True, False)]
+        plans = [plan_for(program, way(H200.units, elements=flag)) for flag in (True, False)]
         alone, together = (predict(plan, H200).seconds for plan in plans)
         assert (alone < together) == better
 
@@ -363,7 +363,7 @@ def test_short_rows_are_for_threads_and_long_ones_for_blocks():
 def test_words_cross_a_cluster_faster():
     """The plan for one cluster sends tagged words through shared memory."""
     program = recurrence(1, 256, 100)
-    apart, near = (plan_for(program, Candidate(8, cluster=flag)) for flag in (False, True))
+    apart, near = (plan_for(program, way(8, cluster=flag)) for flag in (False, True))
     found = [predict(plan, H200) for plan in (apart, near)]
     assert near.plan.cluster and not apart.plan.cluster and found[0].barriers == found[1].barriers
     hops = found[1].barriers * (H200.hop_seconds - H200.cluster_hop_seconds)

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from docs.draw import BLOCKS, PICTURE, PICTURES, STEPS, Layers, pass_table, plan, run, timeline
-from jax_cocktail.compiler import passes
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.passes import passes
+from jax_cocktail.utask.candidate import Candidate, way
 
 
 @pytest.mark.parametrize("name", PICTURE)
@@ -20,7 +20,7 @@ def test_committed_pictures_are_drawn_from_the_programs_of_today(name):
 
 def test_every_pass_is_shown():
     shown = [name for name, *_ in pass_table()]
-    for candidate in (Candidate(1), Candidate(BLOCKS, pipeline=True)):
+    for candidate in (Candidate(1), way(BLOCKS, pipeline=True)):
         names = [name for name, _ in passes(candidate)]
         rest = iter(shown)
         assert all(name in rest for name in names), "in this order"

@@ -16,7 +16,7 @@ from jax_cocktail.schedule.loops.distribution.distribute import distribute
 from jax_cocktail.schedule.products.pack_factors import Packing, pack_factors
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync.hazards import Access
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import Candidate, way
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Stage, UOperator, is_parallel, walk
 from jax_cocktail.utask.printer import fingerprint, print_statement
 from jax_cocktail.utask.types import TensorType, Value
@@ -454,7 +454,7 @@ def test_parts_of_other_units_conflict():
 
 
 def test_candidates():
-    assert Candidate(units=4, pipeline=True).name == "4 units, pipelined"
-    assert Candidate(units=4, pipeline=True).text != Candidate(units=4).text
-    assert not Candidate(units=1, pipeline=True).pipeline
-    assert not Candidate(units=4, pipeline=True, distribute=False).pipeline
+    assert way(units=4, pipeline=True).name == "4 units, pipelined"
+    assert way(units=4, pipeline=True).text != Candidate(units=4).text
+    assert not way(units=1, pipeline=True).runs("pipeline")
+    assert not way(units=4, pipeline=True, distribute=False).runs("pipeline")

@@ -13,13 +13,14 @@ import pytest
 from jax_cocktail import compiler
 from jax_cocktail.analysis import verifier
 from jax_cocktail.codegen.machines import HOST, machine_of
-from jax_cocktail.compiler import emit, passes
+from jax_cocktail.compiler import emit
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.dump import Dump
 from jax_cocktail.errors import VerificationError
+from jax_cocktail.passes import passes
 from jax_cocktail.schedule.sync import plan_tail
 from jax_cocktail.schedule.sync.plan_tail import NOWHERE, Planned, finish, tail_passes
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import Candidate, way
 from jax_cocktail.utask.ir import operators_in
 from tests.null.gpus import recurrence
 
@@ -31,7 +32,7 @@ MACHINES = pytest.mark.parametrize("machine", [HOST, GPU], ids=["host", "gpu"])
 @MACHINES
 @pytest.mark.parametrize("units", [1, 4])
 def test_passes_have_the_names_of_their_modules(machine, units):
-    candidate = Candidate(units, distribute=True, pipeline=units > 1)
+    candidate = way(units, distribute=True, pipeline=units > 1)
     for name, run in passes(candidate, machine=machine):
         function = run.func if isinstance(run, partial) else run
         assert function.__module__.rpartition(".")[2] == name

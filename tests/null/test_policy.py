@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jax_cocktail.codegen.machines import HOST, machine_of
-from jax_cocktail.compiler import emit, identity, passes
+from jax_cocktail.compiler import emit, identity
 from jax_cocktail.cost.price import (
     Comparison,
     Price,
@@ -20,6 +20,7 @@ from jax_cocktail.cost.price import (
 from jax_cocktail.device.host import SERVER
 from jax_cocktail.device.nvidia import A100, H200
 from jax_cocktail.device.tuning import BLOCK, MODEL
+from jax_cocktail.passes import passes
 from jax_cocktail.schedule import policy
 from jax_cocktail.schedule.policy import (
     candidates,
@@ -28,7 +29,7 @@ from jax_cocktail.schedule.policy import (
     shortlist,
     worth_taking,
 )
-from jax_cocktail.utask.candidate import SINGLE, Candidate
+from jax_cocktail.utask.candidate import SINGLE, Candidate, way
 from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, walk
 from tests.null.programs import branch, build, counted, elementwise, while_loop
 
@@ -88,20 +89,20 @@ def seconds(program, units):
 
 
 def test_one_unit_is_one_candidate():
-    assert Candidate(1, pipeline=True) == Candidate(1, cluster=True) == SINGLE
-    assert candidates([recurrence(1, 8, 3)], 1) == (Candidate(1), Candidate(1, distribute=False))
+    assert way(1, pipeline=True) == way(1, cluster=True) == SINGLE
+    assert candidates([recurrence(1, 8, 3)], 1) == (Candidate(1), way(1, distribute=False))
 
 
 def test_the_simplest_comes_first():
     found = candidates([recurrence(1, 8, 3)], 2)
-    assert found == tuple(Candidate(u, d) for u in (1, 2) for d in (True, False))
+    assert found == tuple(way(u, distribute=d) for u in (1, 2) for d in (True, False))
     assert len({c.text for c in found}) == len({c.name for c in found}) == 4
 
 
 def test_a_gpu_has_units_for_pipelines():
     usual = candidates([recurrence(1, 8, 3)], 132)
     found = candidates([recurrence(1, 8, 3)], 132, machine_of(A100))
-    assert found == (*usual, Candidate(132, pipeline=True))
+    assert found == (*usual, way(132, pipeline=True))
     assert candidates([recurrence(1, 8, 3)], 1, machine_of(H200)) == candidates([recurrence(1, 8, 3)], 1)
     straight = build(["float32[4]"], lambda b, x: (elementwise(b, "sin", x),))
     assert candidates([straight], 132, machine_of(A100)) == (Candidate(1), Candidate(132))
@@ -115,24 +116,24 @@ def test_clusters_where_there_are_some():
         assert tuple(c.units for c in found if c.cluster) == sizes
         assert all("in a cluster" in c.name for c in found if c.cluster)
     assert not any(c.cluster for c in candidates([straight], 132))
-    assert Candidate(1, cluster=True) == SINGLE
+    assert way(1, cluster=True) == SINGLE
     with pytest.raises(ValueError, match="at most 16 units, not 17"):
-        Candidate(17, cluster=True)
+        way(17, cluster=True)
 
 
 def test_block_sizes_are_candidates():
     """Keys and names of candidates of the usual size stay as they were."""
     assert "threads" not in Candidate(4).text and "threads" not in Candidate(4).name
-    sized = Candidate(4, threads=128)
+    sized = way(4, threads=128)
     assert sized.text == f"{Candidate(4).text} threads=128"
     assert sized.name == "4 units of 128 threads"
-    assert Candidate(16, cluster=True, threads=64).name == "16 units of 64 threads in a cluster"
+    assert way(16, cluster=True, threads=64).name == "16 units of 64 threads in a cluster"
     assert policy.block_sizes(HOST) == ()
     assert policy.block_sizes(machine_of(H200)) == (64, 128, 256, 512, 1024)
     small = replace(H200, threads_per_block=512)
     assert policy.block_sizes(machine_of(small)) == (64, 128, 256, 512)
     with pytest.raises(ValueError, match="a block has no -1 threads"):
-        Candidate(4, threads=-1)
+        way(4, threads=-1)
 
 
 @pytest.mark.parametrize(
@@ -157,20 +158,20 @@ def test_another_block_size_must_promise_something(prices, best, asked):
 
 def test_a_program_is_emitted_for_the_threads_of_its_candidate():
     program, machine = recurrence(1, 64, 16), machine_of(H200)
-    usual, sized = (emit(program, machine, candidate=Candidate(1, threads=n)) for n in (0, 64))
+    usual, sized = (emit(program, machine, candidate=way(1, threads=n)) for n in (0, 64))
     assert (usual.target.threads, sized.target.threads) == (256, 64)
     assert "#define CK_THREADS 64\n" in sized.source
     assert usual.fingerprint != sized.fingerprint
     assert emit(program, machine, candidate=Candidate(1)).fingerprint == usual.fingerprint
-    assert emit(program, HOST, candidate=Candidate(1, threads=64)).machine is HOST
+    assert emit(program, HOST, candidate=way(1, threads=64)).machine is HOST
 
 
 def test_a_cluster_too_small_is_not_planned():
     """Sixteen units are at best so many times as fast as one, and their shared memory is faster than L2."""
-    near, prices = Candidate(16, cluster=True), {Candidate(1): 1.0, Candidate(132): 0.01}
+    near, prices = way(16, cluster=True), {Candidate(1): 1.0, Candidate(132): 0.01}
     assert policy.worth_planning(near, {}) and not policy.worth_planning(near, prices)
     assert policy.worth_planning(near, prices | {Candidate(132): 1 / (16 * BLOCK.l2_share)})
-    assert not policy.worth_planning(Candidate(8, cluster=True), prices | {Candidate(132): 0.03})
+    assert not policy.worth_planning(way(8, cluster=True), prices | {Candidate(132): 0.03})
 
 
 def test_without_loops_nothing_can_be_divided():
@@ -180,10 +181,10 @@ def test_without_loops_nothing_can_be_divided():
 
 @pytest.mark.parametrize(("whole", "expected"), [(1.2, True), (1.0, False), (0.5, True), (4.0, False)])
 def test_what_division_does_shows_with_one_unit(whole, expected):
-    prices = {Candidate(1): 1.0, Candidate(1, distribute=False): whole}
+    prices = {Candidate(1): 1.0, way(1, distribute=False): whole}
     assert policy.worth_planning(Candidate(2), prices)
-    assert policy.worth_planning(Candidate(2, distribute=False), prices) == expected
-    assert policy.worth_planning(Candidate(2, distribute=False), {})
+    assert policy.worth_planning(way(2, distribute=False), prices) == expected
+    assert policy.worth_planning(way(2, distribute=False), {})
 
 
 def test_the_runtime_has_a_limit():
@@ -198,7 +199,7 @@ def test_large_programs_are_planned_in_the_usual_ways(monkeypatch):
 @pytest.mark.parametrize("fields", [{"units": 0}, {"units": 17, "cluster": True}])
 def test_a_candidate_makes_sense(fields):
     with pytest.raises(ValueError, match="unit"):
-        Candidate(**fields)
+        way(**fields)
 
 
 def test_a_candidate_is_part_of_the_identity():
@@ -209,14 +210,14 @@ def test_a_candidate_is_part_of_the_identity():
 
 
 def test_a_candidate_decides_which_passes_run():
-    names = {d: {name for name, _ in passes(Candidate(1, distribute=d))} for d in (True, False)}
+    names = {d: {name for name, _ in passes(way(1, distribute=d))} for d in (True, False)}
     assert "distribute" in names[True] - names[False]
 
 
 def test_what_fired_is_told():
     emitted = emit(recurrence(1, 64, 16))
     assert "fuse" in emitted.fired
-    assert "distribute" not in emit(recurrence(1, 64, 16), candidate=Candidate(1, distribute=False)).fired
+    assert "distribute" not in emit(recurrence(1, 64, 16), candidate=way(1, distribute=False)).fired
 
 
 @pytest.mark.parametrize(

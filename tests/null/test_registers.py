@@ -13,7 +13,7 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.codegen.stamps import EVERYTHING
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.errors import BuildError
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import way
 from tests.null.gpus import recurrence
 
 
@@ -35,7 +35,7 @@ def builds(monkeypatch):
 
 
 def artifact(threads):
-    candidate = Candidate(1, threads=threads)
+    candidate = way(1, threads=threads)
     return compiler.build(compiler.emit(recurrence(1, 64, 16), machine_of(H200), candidate=candidate))
 
 
@@ -65,7 +65,7 @@ def test_a_block_that_spills_becomes_one_of_the_usual_size(builds, threads):
 def test_a_traced_program_has_a_ring_for_every_warp_of_the_blocks_it_is_built_for(builds):
     builds[1].update({(64, False): 100, (64, True): 100})
     emitted = compiler.emit(
-        recurrence(1, 64, 16), machine_of(H200), candidate=Candidate(1, threads=64), trace=EVERYTHING
+        recurrence(1, 64, 16), machine_of(H200), candidate=way(1, threads=64), trace=EVERYTHING
     )
     found = compiler.build(emitted)
     assert (emitted.stamps.writers, found.emitted.stamps.writers) == (2, 8)

@@ -8,7 +8,7 @@ import pytest
 
 from jax_cocktail.device.nvidia import H200
 from jax_cocktail.schedule.memory.residency import find_residency, residency
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import way
 from jax_cocktail.utask.ir import LoopUTask, UProgram, is_parallel, walk
 from jax_cocktail.utask.plan import Part
 from tests.null.gpus import plan_for
@@ -182,7 +182,7 @@ def test_memory_that_arrays_of_different_size_use_in_turn():
 def test_all_weights_of_a_wavefront_stay_with_their_units(units, busy):
     """Three layers: 5 MB of weights on few units of 227 KB each. Parts need not divide the layers."""
     program = stacked_lstm(3, 6, size=256)
-    ready = plan_for(program, Candidate(units, pipeline=True))
+    ready = plan_for(program, way(units, pipeline=True))
     survey = find_residency(ready.program, ready.plan, H200.shared_bytes - ready.plan.own_bytes)
     weights = {
         slot for v, slot in ready.plan.slots.items() if slot.space == "workspace" and v.type.nbytes >= 1 << 20

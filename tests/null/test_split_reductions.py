@@ -13,7 +13,7 @@ from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import transform
 from jax_cocktail.device.nvidia import A100, H200
 from jax_cocktail.stitch.split_reductions import split_reductions
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import way
 from jax_cocktail.utask.ir import UOperator, UProgram, is_parallel, operators_in, walk
 from tests.null.programs import arguments, build
 from tests.oracle.interpreter.run import run
@@ -124,7 +124,7 @@ def test_rows_occupy_all_units(shape):
     """Many short rows by runs of rows; few long rows, and one, by parts of each."""
     program, found = reduction(shape, (len(shape) - 1,)), []
     for spec in (V100, H200, None):
-        candidate = Candidate(units=2 if spec is None else spec.units, distribute=True)
+        candidate = way(units=2 if spec is None else spec.units, distribute=True)
         machine = HOST if spec is None else machine_of(spec)
         placed = transform(program, candidate=candidate, machine=machine)
         found.append([s.trip_count for s in walk(placed.entry) if is_parallel(s)])

@@ -12,7 +12,7 @@ from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.schedule.loops.unroll import unroll
+from jax_cocktail.schedule.loops.repeat import unrolled as repeated
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync import double_buffer as buffering
 from jax_cocktail.utask.ir import LoopUTask, Region, is_parallel, walk
@@ -29,7 +29,7 @@ def unrolled(program, factor):
     body = []
     for statement in program.entry.body:
         is_loop = isinstance(statement, LoopUTask)
-        body += unroll(statement, factor, fresh) if is_loop else (statement,)
+        body += repeated(statement, factor, fresh) if is_loop else (statement,)
     entry = program.entry
     after = replace(program, entry=Region(entry.parameters, tuple(body), entry.results))
     verify(after)

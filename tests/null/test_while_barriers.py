@@ -14,7 +14,7 @@ from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.schedule.loops.unroll import guarded, out_of_place
+from jax_cocktail.schedule.loops.repeat import guarded, out_of_place
 from jax_cocktail.schedule.memory import sharing
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync import double_buffer as buffering

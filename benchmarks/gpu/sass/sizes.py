@@ -30,7 +30,7 @@ def sizes_of(row: str, spec: DeviceSpec, sizes: Iterable[int]) -> tuple[Size, ..
     for threads in sizes:
         sized = []
         for each in usual:
-            candidate = replace(each.emitted.candidate, threads=threads)
+            candidate = each.emitted.candidate.but(threads=threads)
             sized.append(
                 replace(each, emitted=emit(each.translated, each.emitted.machine, candidate=candidate))
             )

@@ -108,6 +108,7 @@ def _captured(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
             *map(str, emitted.remarks),
             *map(str, grown),
         ),
+        choices=tuple(map(str, emitted.choices)),
         messages=() if region.log is None else tuple(map(str, region.log.messages)),
         exits=tuple(f"{item.where}: {item.reason}" for item in region.exits),
         exited=custom_call.exits(artifact.digest) if region.exits else (0, 0),

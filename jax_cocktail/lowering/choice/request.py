@@ -140,6 +140,7 @@ class Request:
         options = compiler_options(self.mark)
         devices = "" if self.place.devices == 1 else f"each of {self.place.devices} devices, {device}"
         devices += "" if self.place.spread is None else f", {self.place.spread}"
+        card += "".join(f" {name}={taken}" for name, taken in self.mark.options.pinned)
         where = self.units, devices or device, options, self.memory_bound, card
         return decisions.key_of(self.closed, *where, near)
 
@@ -245,7 +246,8 @@ class Request:
         given_away = donated(self.closed, self.mark) if own else frozenset()
         name = self.mark.function
         insists, fixed = self.force == "cocktail", self.mark.options.reproducible
-        how = self.machine, self.memory_bound, given_away, self.place.spread, insists, fixed
+        pinned = self.mark.options.pinned
+        how = self.machine, self.memory_bound, given_away, self.place.spread, insists, fixed, pinned
         prepared = prepare(self.closed, name, *how)
         return prepared, time.thread_time() - start
 
@@ -298,7 +300,7 @@ def _known_survey(
     if mark.options.plans == FRESH:
         return make()
     what = [*map(whole_identity, prepared.programs), *versions(), str(prepared.machine.spec), str(thorough)]
-    what += [str(list(prepared.memory_bound)), *(["insists"] if insists else [])]
+    what += [str(list(prepared.memory_bound)), *(["insists"] if insists else []), str(prepared.pinned)]
     host = "" if prepared.machine.is_gpu else repr(prepared.machine.host)  # of the prices in it
     key = name_of(what, [*machine_facts(), str(units), str(available), host])
     found = plan_cache.survey(key, make)

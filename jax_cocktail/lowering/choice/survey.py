@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jax_cocktail.codegen.machines import with_threads
@@ -19,11 +18,12 @@ from jax_cocktail.cost.price import (
 )
 from jax_cocktail.device.processor import cores
 from jax_cocktail.device.tuning import MODEL
-from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.errors import ChoiceError, UnsupportedError
 from jax_cocktail.lowering.choice.decisions import Plan
 from jax_cocktail.lowering.choice.plan_cache import Survey
 from jax_cocktail.lowering.choice.variants import Translated, emitted, ways
 from jax_cocktail.lowering.state import go_on
+from jax_cocktail.passes import OPTIONAL
 from jax_cocktail.schedule.policy import (
     Growth,
     better_size,
@@ -34,6 +34,7 @@ from jax_cocktail.schedule.policy import (
 )
 from jax_cocktail.schedule.unit_count import asks_units, fix_unit_count
 from jax_cocktail.utask.candidate import SINGLE, Candidate
+from jax_cocktail.utask.choices import OFF, ON
 from jax_cocktail.utask.ir import UProgram
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def survey(
                 continue
             go_on()
             ours = _prices(prepared, candidate, planned, alone)
-            if candidate == SINGLE:
+            if candidate.units == SINGLE.units and alone is stock:
                 alone = ours
             prices[candidate] = sum(price.seconds for price in ours)
             found.setdefault(_text(planned), (Plan(candidate), ours))
@@ -82,6 +83,7 @@ def survey(
             found.setdefault(_text(planned), (Plan(candidate), _prices(prepared, candidate, planned, alone)))
     if refused is not None and not found:
         raise refused
+    _check_pinned(prepared)
     plans = {plan: sum(ours, Price()) for plan, ours in found.values()}
     best, ours = min(found.values(), key=lambda item: plans[item[0]].seconds)
     doubtful = _doubtful(prepared, ours, stock)
@@ -108,6 +110,20 @@ def _planned(prepared: Translated, candidate: Candidate) -> list[Emitted]:
 
 def _text(planned: Sequence[Emitted]) -> _Text:
     return tuple((each.source, each.mesh.units) for each in planned)
+
+
+def _check_pinned(prepared: Translated) -> None:
+    """Raises ChoiceError for what is named and is no choice of the programs that were planned."""
+    choices: dict[str, tuple[str, ...]] = {}
+    for each in prepared.emitted.values():
+        for choice in each.choices:
+            choices[choice.name] = tuple(dict.fromkeys((*choices.get(choice.name, ()), *choice.alternatives)))
+    for name, taken in prepared.pinned:
+        known = choices.get(name, (ON, OFF) if name in OPTIONAL | {"elements", "local"} else ())
+        if taken not in known and not (name == "threads" and taken.isdecimal()):
+            listed = (f"{each} ({', '.join(others)})" for each, others in sorted(choices.items()))
+            what = f"the choice {name} cannot be {taken}" if known else f"there is no choice {name}"
+            raise ChoiceError(what, "; ".join(listed))
 
 
 def _prices(
@@ -144,7 +160,7 @@ def _resized(
         sizes = (better_size(seconds, machine),)
     for size in sizes:
         if size != machine.target.threads:
-            yield replace(best, threads=size)
+            yield best.but(threads=size)
 
 
 def _doubtful(prepared: Translated, ours: Sequence[Price], stock: Sequence[Price]) -> set[int]:

@@ -17,7 +17,7 @@ from jax_cocktail.build.executable import Executable
 from jax_cocktail.build.host import host_toolchain
 from jax_cocktail.build.workers import MOST, Workers, finish
 from jax_cocktail.codegen.machines import HOST
-from jax_cocktail.config import CHECKED, DEFERRED, FRESH, LOG
+from jax_cocktail.config import CHECKED, DEFERRED, FRESH, LOG, Named
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.processor import cores
 from jax_cocktail.device.spec import DeviceSpec
@@ -56,14 +56,16 @@ class Translated:
     """The programs of a marked call for a machine, and what was planned for them. It knows nothing of JAX.
 
     `memory_bound`: for each program, True if it is that of a memory-bound subgraph; `learns`: other calls
-    count (`families`); `varying`: what these have shown so far, see `varying_of`; `emitted`: the programs for
-    the numbers of this call.
+    count (`families`); `pinned`: what all candidates take (the options ``choices`` and ``without``);
+    `varying`: what other calls have shown so far, see `varying_of`; `emitted`: the programs for the numbers
+    of this call.
     """
 
     machine: Machine
     programs: tuple[UProgram, ...]
     memory_bound: tuple[bool, ...]
     learns: bool = False
+    pinned: Named = ()
     varying: dict[int, frozenset[int]] = field(default_factory=dict)
     emitted: dict[tuple[Candidate, int], Emitted] = field(default_factory=dict)
 
@@ -113,11 +115,13 @@ def prepare(
     spread: Spread | None = None,
     insists: bool = False,
     reproducible: bool = False,
+    pinned: Named = (),
 ) -> Prepared:
     """Captures and translates a marked jaxpr, once. `memory_bound`: see `capture`; `donated`: the positions
     of the inputs that its caller gives away, which count only then; `spread`, `insists`: see
-    `divisions.divided`; `reproducible`: other calls do not count."""
-    key = machine.spec, machine.host, id(closed), memory_bound, donated, spread, insists, reproducible
+    `divisions.divided`; `reproducible`: other calls do not count; `pinned`: see `Translated`."""
+    how = memory_bound, donated, spread, insists, reproducible, pinned
+    key = machine.spec, machine.host, id(closed), *how
     known: Prepared | None = MEMORY.prepared.get(key)
     if known is not None and known.closed is closed:
         return known
@@ -137,6 +141,7 @@ def prepare(
         programs=programs,
         memory_bound=tuple(region.memory_bound for region in captured.regions),
         learns=not reproducible,
+        pinned=pinned,
         traced=traced,
         captured=captured,
     )
@@ -204,14 +209,15 @@ def units_of(mark: Mark, machine: Machine) -> int:
 
 def ways(prepared: Translated, units: int) -> tuple[Candidate, ...]:
     """The candidates for at most so many units, the simplest first."""
-    return candidates(prepared.programs, units, prepared.machine)
+    found = candidates(prepared.programs, units, prepared.machine)
+    return tuple(dict.fromkeys(each.taking(dict(prepared.pinned)) for each in found))
 
 
 def possible(prepared: Translated, plan: Plan, units: int) -> bool:
     """True if `survey` could have found the plan: a stored one may come from a file that was changed."""
     numbers = planned_for(units)
     known = {each for n in numbers for each in ways(prepared, n)}
-    usual, size = replace(plan.candidate, threads=0), plan.candidate.threads
+    usual, size = plan.candidate.but(threads=0), plan.candidate.threads
     sized = not size or size in block_sizes(prepared.machine)
     asked = plan.candidate in known or (sized and usual in known)
     return asked and set(plan.skip) < set(range(len(prepared.programs)))

@@ -468,12 +468,12 @@ def _params(equation: Any, calls: Calls, source: Source) -> dict[str, Any]:
         return {"branches": tuple(program(branch, calls, source) for branch in params["branches"])}
     if name == "scan":
         num_consts, num_carry = scan_counts(params)
+        numbers = {name: int(params[name]) for name in ("length", "reverse", "unroll")}
         return {
             "jaxpr": program(params["jaxpr"], calls, source),
             "num_consts": num_consts,
             "num_carry": num_carry,
-            "length": int(params["length"]),
-            "reverse": bool(params["reverse"]),
+            **numbers,
         }
     if name == "device_put":
         return {"moves": any(map(_moves, equation.invars, equation.outvars))}

@@ -16,8 +16,8 @@ from dataclasses import replace
 from jax_cocktail.device.tuning import LOOPS, PROGRAM, LoopTuning
 from jax_cocktail.schedule.loops.distribution.fission import analyse
 from jax_cocktail.schedule.loops.distribution.split_products import split_products
+from jax_cocktail.schedule.loops.repeat import unrolled
 from jax_cocktail.schedule.loops.scalar_replacement import split_stacked
-from jax_cocktail.schedule.loops.unroll import unroll
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.simplify.trip_counts import count_loops
@@ -37,8 +37,8 @@ def layers(program: UProgram, limits: LoopTuning = LOOPS, remark: Listener = nob
     if counted is not program:
         program = simplify(counted)
     heard: list[Remark] = []
-    unrolled = unroll_layers(program, heard.append)
-    split = split_stacked(unrolled if unrolled is program else simplify(unrolled), heard.append)
+    apart = unroll_layers(program, heard.append)
+    split = split_stacked(apart if apart is program else simplify(apart), heard.append)
     if split is program:
         return program
     split = simplify(split)
@@ -71,7 +71,7 @@ def unroll_layers(program: UProgram, remark: Listener = nobody) -> UProgram:
             if not isinstance(s, LoopUTask) or around is None or not is_over_layers(s, around):
                 return s
             remark(Remark("unroll", True, f"a loop over {s.trip_count} layers", s.source))
-            return unroll(s, PROGRAM.unrolled_layers, fresh)
+            return unrolled(s, PROGRAM.unrolled_layers, fresh)
 
         return map_body(region, statement)
 

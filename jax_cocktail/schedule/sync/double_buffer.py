@@ -14,7 +14,7 @@ from typing import TypeGuard
 from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.cost.work import waits
 from jax_cocktail.device.tuning import PROGRAM
-from jax_cocktail.schedule.loops.unroll import guarded, out_of_place, stays, unroll
+from jax_cocktail.schedule.loops.repeat import guarded, out_of_place, stays, unrolled
 from jax_cocktail.schedule.sync.plan_tail import Trial
 from jax_cocktail.utask.ir import (
     LoopUTask,
@@ -40,7 +40,7 @@ def double_buffer(program: UProgram, *, trial: Trial) -> UProgram:
     count are planned both ways, and unrolled if that saves barriers.
     """
     fresh = FreshValues(program)
-    program = rewrite(program, lambda s: unroll(s, 2, fresh) if _alternates(s) else s)
+    program = rewrite(program, lambda s: unrolled(s, 2, fresh) if _alternates(s) else s)
     waiting = [loop.outputs for loop in _waiting(program.entry)]
     if not waiting:
         return program

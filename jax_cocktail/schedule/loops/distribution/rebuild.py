@@ -253,6 +253,7 @@ class _Body:
             body=Region((self.index, *parameters), tuple(self.b.out), results),
             trip_count=self.regrouper.trips,
             source=self.loop.source,
+            unroll=self.loop.unroll,
         )
 
 
