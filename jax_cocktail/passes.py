@@ -41,8 +41,8 @@ from jax_cocktail.stitch.fuse import fuse
 from jax_cocktail.stitch.share_exponentials import share_exponentials
 from jax_cocktail.stitch.split_reductions import split_reductions
 from jax_cocktail.stitch.split_scans import split_scans
-from jax_cocktail.utask.candidate import USUAL, Candidate
-from jax_cocktail.utask.choices import OFF, ON, Choice, Choose, usual
+from jax_cocktail.utask.candidate import OFF, ON, USUAL, Candidate
+from jax_cocktail.utask.choices import Choice, Choose, usual
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.remarks import Listener, nobody
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jax_cocktail.utask.choices import OFF, ON
-
+ON, OFF = "on", "off"
 MOST_IN_CLUSTER = 16  # blocks; more than eight only where the card has room for them
 # What is taken of a choice of the whole program if it is not named: of all others, that their pass runs.
 USUAL: Mapping[str, str] = {"threads": "0", "pipeline": OFF, "cluster": OFF}

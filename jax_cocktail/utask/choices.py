@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from jax_cocktail.utask.types import NOWHERE, Source
 
-ON, OFF = "on", "off"
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:

@@ -22,7 +22,7 @@ from jax_cocktail.lowering.choice.survey import survey
 from jax_cocktail.lowering.choice.variants import prepare
 from jax_cocktail.lowering.state import collecting
 from jax_cocktail.memory import MEMORY
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.candidate import way
 from jax_cocktail.utask.numbers import numbers
 from tests.api.sized_programs import PROGRAMS, array, lstm
 from tests.cpu.cuda_compilers import nvcc
@@ -126,7 +126,7 @@ def general(function, arguments, others, machine=MACHINE, **how):
     (other,) = prepare(jax.make_jaxpr(function)(*others), "f", machine).programs
     both = zip(numbers(program), numbers(other), strict=True)
     varying = frozenset(position for position, (a, b) in enumerate(both) if a != b)
-    return compiler.emit(program, machine, candidate=Candidate(**how), varying=varying)
+    return compiler.emit(program, machine, candidate=way(**how), varying=varying)
 
 
 def shaped(arguments, size):

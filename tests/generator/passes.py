@@ -27,8 +27,7 @@ from jax_cocktail.schedule.loops.wavefront import pipeline as wavefronts
 from jax_cocktail.schedule.memory import copies, sharing
 from jax_cocktail.schedule.products.pack_factors import Packing
 from jax_cocktail.schedule.vmap.recover import recover
-from jax_cocktail.utask.candidate import SINGLE, Candidate, way
-from jax_cocktail.utask.choices import OFF
+from jax_cocktail.utask.candidate import OFF, SINGLE, Candidate, way
 from jax_cocktail.utask.ir import UProgram, operators_in
 from tests.generator.draw import FLOATS, Draw
 from tests.null.grids import EagerGrids

@@ -8,8 +8,8 @@ from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.compiler import emit
 from jax_cocktail.passes import OPTIONAL, passes
 from jax_cocktail.schedule.loops.unroll import WHOLE, unroll, ways
-from jax_cocktail.utask.candidate import SINGLE, Candidate, way
-from jax_cocktail.utask.choices import OFF, ON, Chooser, usual
+from jax_cocktail.utask.candidate import OFF, ON, SINGLE, Candidate, way
+from jax_cocktail.utask.choices import Chooser, usual
 from jax_cocktail.utask.ir import LoopUTask, walk
 from jax_cocktail.utask.printer import fingerprint, identity
 from tests.null.gpus import recurrence

@@ -33,8 +33,7 @@ from jax_cocktail.schedule.policy import (
     worth_taking,
 )
 from jax_cocktail.schedule.unit_count import asks_units, fix_unit_count
-from jax_cocktail.utask.candidate import SINGLE, Candidate
-from jax_cocktail.utask.choices import OFF, ON
+from jax_cocktail.utask.candidate import OFF, ON, SINGLE, Candidate
 from jax_cocktail.utask.ir import UProgram
 
 if TYPE_CHECKING:
