@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BuildError",
-    "ChoiceError",
     "BundleError",
     "CacheInfo",
+    "ChoiceError",
     "CocktailError",
     "CocktailWarning",
     "Options",

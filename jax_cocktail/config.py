@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.device.cards import ARCHES
+from jax_cocktail.utask.candidate import OFF, Named, spelled
 
 VERSION = "0.1.0"
 """The version of jax_cocktail, as text.
@@ -33,8 +34,6 @@ CONTROL_FLOW, MEMORY_BOUND = "control_flow", "memory_bound"  # of the option `sc
 LIMIT = "max_seconds"
 MOST_TRIPS = 1 << 30  # of a loop with a bound: half the range of an int32
 
-
-Named = tuple[tuple[str, str], ...]  # what is taken, by the names of choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ class Options:
     @property
     def pinned(self) -> Named:
         """All that is named: `choices`, and off for what is left out."""
-        return tuple(sorted((dict(self.choices) | dict.fromkeys(self.without, "off")).items()))
+        return tuple(sorted((dict(self.choices) | dict.fromkeys(self.without, OFF)).items()))
 
     @property
     def token(self) -> str:
@@ -355,8 +354,7 @@ def _named(value: Any, where: str) -> Named:
         found = {name.strip(): taken for name, taken in pairs}
     except (TypeError, ValueError, AttributeError):
         raise TypeError(f"{where} must be a dictionary, such as {{'unroll.1': 4}}, not {value!r}") from None
-    spelled = {True: "on", False: "off"}
-    texts = {name: spelled[v] if isinstance(v, bool) else str(v).strip() for name, v in found.items()}
+    texts = spelled(found)
     if not all(name and taken for name, taken in texts.items()):
         raise ValueError(f"{where} must give each name what is taken, such as 'unroll.1=4', not {value!r}")
     return tuple(sorted(texts.items()))

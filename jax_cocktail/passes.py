@@ -41,7 +41,7 @@ from jax_cocktail.stitch.fuse import fuse
 from jax_cocktail.stitch.share_exponentials import share_exponentials
 from jax_cocktail.stitch.split_reductions import split_reductions
 from jax_cocktail.stitch.split_scans import split_scans
-from jax_cocktail.utask.candidate import OFF, ON, USUAL, Candidate
+from jax_cocktail.utask.candidate import OFF, ON, Candidate, usually
 from jax_cocktail.utask.choices import Choice, Choose, usual
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.remarks import Listener, nobody
@@ -67,6 +67,7 @@ OPTIONAL = frozenset(
     }
 )
 """The passes that a candidate can leave out."""
+OF_ELEMENTS = "elements", "local"  # the choices of `threads`, see `Candidate`
 
 
 def passes(
@@ -144,12 +145,12 @@ def trial(program: UProgram) -> UProgram | None:
 
 def switches(candidate: Candidate, machine: Machine, fired: Collection[str]) -> Iterator[Choice]:
     """The choices of a candidate for the whole program that make a difference: the passes that have changed
-    something (`fired`), and what is not usual."""
-    for name in dict.fromkeys((*(name for name, _ in passes(candidate, machine=machine)), *sorted(OPTIONAL))):
-        usually = USUAL.get(name, ON)
-        if name in OPTIONAL and (name in fired or candidate.taken(name) != usually):
-            yield Choice(name, tuple(sorted((ON, OFF), key=usually.__ne__)), candidate.taken(name))
+    something (`fired`, in order), and what is not usual."""
+    for name in dict.fromkeys((*fired, *sorted(OPTIONAL))):
+        first = usually(name)
+        if name in OPTIONAL and (name in fired or candidate.taken(name) != first):
+            yield Choice(name, tuple(sorted((ON, OFF), key=first.__ne__)), candidate.taken(name))
     if machine.is_gpu and candidate.units > 1:
-        for name in ("elements", "local"):
+        for name in OF_ELEMENTS:
             if "threads" in fired or not candidate.runs(name):
                 yield Choice(name, (ON, OFF), candidate.taken(name))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 ON, OFF = "on", "off"
+Named = tuple[tuple[str, str], ...]  # what is taken, by the names of choices
 MOST_IN_CLUSTER = 16  # blocks; more than eight only where the card has room for them
 # What is taken of a choice of the whole program if it is not named: of all others, that their pass runs.
 USUAL: Mapping[str, str] = {"threads": "0", "pipeline": OFF, "cluster": OFF}
@@ -36,12 +38,12 @@ class Candidate:
     """
 
     units: int = 1
-    choices: tuple[tuple[str, str], ...] = ()
+    choices: Named = ()
 
     def __post_init__(self) -> None:
         if self.units < 1:
             raise ValueError(f"a candidate has at least one unit, not {self.units}")
-        named = {name: taken for name, taken in self.choices if taken != _usual(name)}
+        named = {name: taken for name, taken in self.choices if taken != usually(name)}
         if self.units == 1:  # two names for one thing
             named = {name: taken for name, taken in named.items() if name not in _OF_SEVERAL_UNITS}
         if "elements" in named:
@@ -56,7 +58,7 @@ class Candidate:
 
     def taken(self, name: str) -> str:
         """The alternative of a choice of the whole program."""
-        return dict(self.choices).get(name, _usual(name))
+        return dict(self.choices).get(name, usually(name))
 
     def runs(self, name: str) -> bool:
         """True if a pass, or what a choice of this name switches, is on."""
@@ -64,7 +66,7 @@ class Candidate:
 
     def but(self, units: int = 0, **choices: str | int | bool) -> Candidate:
         """The candidate with other choices, and another number of units if that is given."""
-        return Candidate(units or self.units, self.choices).taking(_texts(choices))
+        return Candidate(units or self.units, self.choices).taking(spelled(choices))
 
     def taking(self, choices: Mapping[str, str]) -> Candidate:
         """The candidate with these choices in place of its own."""
@@ -109,16 +111,18 @@ _PHRASES: Mapping[tuple[str, str], str] = {
 
 def way(units: int = 1, **choices: str | int | bool) -> Candidate:
     """A candidate with these choices: True is on, and False is off."""
-    return Candidate(units, tuple(_texts(choices).items()))
+    return Candidate(units, tuple(spelled(choices).items()))
 
 
-def _usual(name: str) -> str:
+def usually(name: str) -> str:
+    """The alternative of a choice of the whole program that is not named."""
     return USUAL.get(name, ON)
 
 
-def _texts(choices: Mapping[str, str | int | bool]) -> dict[str, str]:
-    spelled = {True: ON, False: OFF}
-    return {name: spelled[v] if isinstance(v, bool) else str(v) for name, v in choices.items()}
+def spelled(choices: Mapping[str, Any]) -> dict[str, str]:
+    """The choices as text: True is on, and False is off."""
+    words = {True: ON, False: OFF}
+    return {name: words[v] if isinstance(v, bool) else str(v).strip() for name, v in choices.items()}
 
 
 SINGLE = Candidate()

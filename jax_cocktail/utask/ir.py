@@ -148,6 +148,8 @@ class LoopUTask:
 
     `likely_trips`: what prices assume of a loop with a condition, where the program bounds the number. The
     two iterations in one of a loop that is unrolled with a guard count as two.
+
+    `unroll`: so many iterations of a counted loop are to become one, as the program asks.
     """
 
     initial: tuple[Value, ...]

@@ -386,7 +386,6 @@ NEVER = """
     def beside(work, *arguments):
         threading.Thread(target=work, args=arguments, daemon=True).start()
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
     stopped = threading.Event()
 
     def press():  # again: nobody hears it between the last line of Python and the begin of the program

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
@@ -12,6 +14,7 @@ from jax_cocktail.utask.candidate import OFF, ON, SINGLE, Candidate, way
 from jax_cocktail.utask.choices import Chooser, usual
 from jax_cocktail.utask.ir import LoopUTask, walk
 from jax_cocktail.utask.printer import fingerprint, identity
+from jax_cocktail.utask.rewrite import rewrite
 from tests.null.gpus import recurrence
 from tests.null.programs import build, counted, elementwise, same_results, while_loop
 
@@ -72,32 +75,16 @@ def test_innermost_loops_have_a_choice():
 def test_the_program_may_ask_for_a_factor():
     (loop,) = loops(recurrence(1, 8, 20))
     for asked, first in ((1, "1"), (3, "3"), (8, "8"), (20, WHOLE), (50, WHOLE)):
-        assert ways(LoopUTask(**{**_fields(loop), "unroll": asked}))[0] == first
+        assert ways(replace(loop, unroll=asked))[0] == first
     for wrong in (0, -1):
         with pytest.raises(ValueError, match="iterations in one"):
-            LoopUTask(**{**_fields(loop), "unroll": wrong})
-
-
-def _fields(loop):
-    return {name: getattr(loop, name) for name in ("initial", "outputs", "body", "trip_count")}
+            replace(loop, unroll=wrong)
 
 
 def test_what_is_asked_for_is_part_of_a_program():
-    (loop,) = loops(recurrence(1, 8, 20))
-    one, eight = (LoopUTask(**{**_fields(loop), "unroll": n}) for n in (1, 8))
-    programs = [build([V], lambda b, x: (x,)), *(_with(each) for each in (one, eight))]
-    assert len({fingerprint(each) for each in programs}) == 3
-
-
-def _with(loop):
-    def make(b, x):
-        b.out.append(loop)
-        return loop.outputs
-
     program = recurrence(1, 8, 20)
-    body = tuple(loop if isinstance(s, LoopUTask) else s for s in program.entry.body)
-    entry = type(program.entry)(program.entry.parameters, body, program.entry.results)
-    return type(program)(**{**{f: getattr(program, f) for f in ("name", "donated")}, "entry": entry})
+    wide = rewrite(program, lambda s: replace(s, unroll=8) if isinstance(s, LoopUTask) else s)
+    assert fingerprint(wide) != fingerprint(program)
 
 
 def test_a_candidate_names_what_is_not_usual():

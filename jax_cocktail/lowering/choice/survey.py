@@ -23,7 +23,7 @@ from jax_cocktail.lowering.choice.decisions import Plan
 from jax_cocktail.lowering.choice.plan_cache import Survey
 from jax_cocktail.lowering.choice.variants import Translated, emitted, ways
 from jax_cocktail.lowering.state import go_on
-from jax_cocktail.passes import OPTIONAL
+from jax_cocktail.passes import OF_ELEMENTS, OPTIONAL
 from jax_cocktail.schedule.policy import (
     Growth,
     better_size,
@@ -118,7 +118,7 @@ def _check_pinned(prepared: Translated) -> None:
         for choice in each.choices:
             choices[choice.name] = tuple(dict.fromkeys((*choices.get(choice.name, ()), *choice.alternatives)))
     for name, taken in prepared.pinned:
-        known = choices.get(name, (ON, OFF) if name in OPTIONAL | {"elements", "local"} else ())
+        known = choices.get(name, (ON, OFF) if name in {*OPTIONAL, *OF_ELEMENTS} else ())
         if taken not in known and not (name == "threads" and taken.isdecimal()):
             listed = (f"{each} ({', '.join(others)})" for each, others in sorted(choices.items()))
             what = f"the choice {name} cannot be {taken}" if known else f"there is no choice {name}"

@@ -17,7 +17,7 @@ from jax_cocktail.build.executable import Executable
 from jax_cocktail.build.host import host_toolchain
 from jax_cocktail.build.workers import MOST, Workers, finish
 from jax_cocktail.codegen.machines import HOST
-from jax_cocktail.config import CHECKED, DEFERRED, FRESH, LOG, Named
+from jax_cocktail.config import CHECKED, DEFERRED, FRESH, LOG
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.processor import cores
 from jax_cocktail.device.spec import DeviceSpec
@@ -36,7 +36,7 @@ from jax_cocktail.primitives import translate
 from jax_cocktail.primitives.side_exit import Exit
 from jax_cocktail.schedule.policy import block_sizes, candidates
 from jax_cocktail.utask.builder import uncollected
-from jax_cocktail.utask.candidate import SINGLE, Candidate
+from jax_cocktail.utask.candidate import SINGLE, Candidate, Named
 from jax_cocktail.utask.failure import lines_of
 from jax_cocktail.utask.ir import UProgram, operators_in, places_of_loops
 from jax_cocktail.utask.printer import identity

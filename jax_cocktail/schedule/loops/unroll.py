@@ -8,7 +8,7 @@ the program asks for, by `scan(unroll=)`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.schedule.loops.repeat import guarded, unrolled
@@ -28,11 +28,11 @@ def unroll(program: UProgram, choose: Choose = usual) -> UProgram:
 
 @dataclass(eq=False, slots=True)
 class _Unroller:
-    """`numbers`: of the loops that there was a choice for."""
+    """`number`: of the loops so far that there was a choice for."""
 
     choose: Choose
     fresh: FreshValues
-    numbers: list[int] = field(default_factory=list)
+    number: int = 0
 
     def region(self, region: Region) -> Region:
         return map_body(region, self._statement)
@@ -47,14 +47,13 @@ class _Unroller:
         alternatives = ways(loop)
         if len(alternatives) < 2:
             return (loop,)
-        self.numbers.append(len(self.numbers) + 1)
-        taken = self.choose(f"unroll.{self.numbers[-1]}", alternatives, loop.source)
-        if taken == WHOLE:
-            assert loop.trip_count is not None
-            return unrolled(loop, int(loop.trip_count), self.fresh)
+        self.number += 1
+        taken = self.choose(f"unroll.{self.number}", alternatives, loop.source)
         if taken == "1":
             return (loop,)
-        return unrolled(loop, int(taken), self.fresh) if loop.condition is None else guarded(loop, self.fresh)
+        if loop.trip_count is None:
+            return guarded(loop, self.fresh)
+        return unrolled(loop, int(loop.trip_count if taken == WHOLE else taken), self.fresh)
 
 
 def ways(loop: LoopUTask) -> tuple[str, ...]:
